@@ -29,10 +29,13 @@ import azure.servicebus.aio._base_handler_async
 from azure.servicebus import ServiceBusMessage
 
 import ours
-from pairbus.amqp.engine import ACCEPTED, BATCH_FORMAT, Engine, EngineLimits, Link, SaslClient
+from pairbus.amqp.codec.batches import BATCH_FORMAT
+from pairbus.amqp.engine import Engine, EngineLimits, Link
+from pairbus.amqp.outcomes import ACCEPTED
+from pairbus.amqp.sasl import SaslClient
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.namespace_options import Limits, NamespaceOptions
-from pairbus.broker.links.connection import AmqpConnection
+from pairbus.broker.links.amqp_connection import AmqpConnection
 from pairbus.broker.namespace import Namespace
 from pairing_ends import DISABLED, QUEUE, Ends
 from syphon_stage import backlog_message, data_section

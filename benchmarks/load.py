@@ -12,11 +12,10 @@ import argparse
 import struct
 
 import loop
+from pairbus.amqp.codec.batches import BATCH_FORMAT
 from pairbus.amqp.codec.types import Int
 from pairbus.amqp.codec.values import encode
 from pairbus.amqp.engine import (
-    ACCEPTED,
-    BATCH_FORMAT,
     Attached,
     ConnectionClosed,
     Detached,
@@ -25,10 +24,10 @@ from pairbus.amqp.engine import (
     EngineLimits,
     Event,
     Link,
-    OutcomeKind,
-    SaslClient,
     Transferred,
 )
+from pairbus.amqp.outcomes import ACCEPTED, OutcomeKind
+from pairbus.amqp.sasl import SaslClient
 
 DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"  # a header section with nothing else in it
 # What applications usually add, and what filters look at.

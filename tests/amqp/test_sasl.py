@@ -1,17 +1,10 @@
 import pytest
 
 from pairbus.amqp.codec.types import Symbol
-from pairbus.amqp.engine import (
-    AmqpError,
-    ConnectionClosed,
-    Engine,
-    EngineLimits,
-    Identity,
-    Opened,
-    SaslClient,
-    SaslServer,
-)
+from pairbus.amqp.engine import ConnectionClosed, Engine, EngineLimits, Opened
 from pairbus.amqp.frames import AMQP_HEADER, SASL_HEADER, decode_performative, encode_frame
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.sasl import Identity, SaslClient, SaslServer
 from tests.amqp.engine.enginepair import Pair
 
 TLS_HEADER = b"AMQP\x02\x01\x00\x00"

@@ -7,10 +7,8 @@ import pytest
 
 from pairbus.broker import housekeeping
 from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
-from tests.broker.world import FakeConnection, Receiver, encoded
-
-DEAD = MailboxKind.DEAD_LETTER
+from pairbus.broker.messages.lifecycle import Settlement
+from tests.broker.world import FakeConnection, encoded
 
 
 def queue(name="q", **settings):
@@ -60,59 +58,6 @@ def test_an_idle_queue_is_deleted_with_all_it_has(make_world, caplog):
     world.queues = ()
     world.crash()
     assert [q.name for q in world.namespace.queues] == ["other"]
-
-
-USES = {
-    "a send": lambda world, lock: world.send(encoded()),
-    "a receive": lambda world, lock: world.receive(),
-    "a settlement": lambda world, lock: world.settle(lock, Settlement.COMPLETE),
-    "a look through management": lambda world, lock: world.ask(
-        "peek-message", {"from-sequence-number": 0, "message-count": 1}
-    ),
-}
-
-
-@pytest.mark.req("B-05")
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_queue_in_use_is_not_idle(make_world, use):
-    world = make_world(
-        queue(auto_delete_on_idle=timedelta(minutes=5), lock_duration=timedelta(minutes=5))
-    )
-    world.send(encoded(), encoded())
-    lock = world.receive()[0]
-    world.pass_time(299)
-
-    use(world, lock)
-    world.pass_time(299)
-
-    assert world.namespace.find("q") is not None
-
-
-@pytest.mark.req("B-05")
-def test_a_receiver_that_waits_uses_its_queue(make_world):
-    world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)))
-    receiver = Receiver(world.queue())
-    receiver.mailbox.attach()
-
-    world.pass_time(3600)
-    assert world.namespace.find("q") is not None
-    receiver.mailbox.detach(receiver)
-    world.pass_time(299)
-    assert world.namespace.find("q") is not None
-    world.pass_time(5)
-
-    assert world.namespace.find("q") is None
-
-
-def test_time_while_the_broker_is_down_does_not_count_as_idle(make_world):
-    world = make_world(queue(auto_delete_on_idle=timedelta(minutes=5)))
-    world.close()
-    world.clock.advance(3600)
-    world.open()
-
-    world.tick()
-
-    assert world.namespace.find("q") is not None
 
 
 def test_the_last_use_is_written_down(make_world):

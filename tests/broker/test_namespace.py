@@ -9,13 +9,11 @@ import pytest
 from pairbus.broker import housekeeping
 from pairbus.broker.entities.descriptions import QueueDescription, Status
 from pairbus.broker.entities.namespace_options import NamespaceOptions
-from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
+from pairbus.broker.messages.lifecycle import Settlement
 from pairbus.broker.namespace import Namespace
-from pairbus.errors import BrokerError, ConfigError, DataFileError, StartError
+from pairbus.errors import ConfigError, DataFileError, StartError
 from pairbus.testing import ManualClock
 from tests.broker.world import FakeConnection, Receiver, StillLoop, World, encoded
-
-DEAD = MailboxKind.DEAD_LETTER
 
 
 def queue(name="q", **settings):
@@ -91,11 +89,6 @@ def test_a_data_folder_that_is_a_file_is_named(tmp_path):
     loop.close()
 
 
-def test_a_second_namespace_on_the_same_file_is_refused(world):
-    with pytest.raises(DataFileError, match="in use by another broker"):
-        World(world.folder)
-
-
 def test_closing_waits_for_pending_changes_and_sets_no_timer(world):
     world.tick()
     _, told = world.submit(encoded(ttl_ms=1000), encoded(due_ms=world.now_ms + 1000))
@@ -110,20 +103,6 @@ def test_closing_waits_for_pending_changes_and_sets_no_timer(world):
 
 
 # -- queues -----------------------------------------------------------------------------------
-
-
-def test_queues_are_found_in_any_case(world):
-    assert world.namespace.find("Q") is world.queue()
-    assert world.namespace.find("other") is None
-
-
-def test_a_queue_that_says_nothing_but_its_name_changes_nothing(make_world):
-    world = make_world(queue(max_delivery_count=3))
-
-    world.queues = (queue(),)
-    world.restart()
-
-    assert world.queue().description.max_delivery_count == 3
 
 
 def test_a_queue_is_brought_in_line_and_keeps_its_messages_and_the_case_of_its_name(make_world):
@@ -265,26 +244,6 @@ def test_a_moved_clock_is_noticed_at_once(tmp_path):
     clock.advance(1)  # nobody listens any more
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
-
-
-@pytest.mark.req("B-12")
-def test_a_queue_that_the_disk_refuses_loses_no_acknowledged_message(world):
-    async def create(name):
-        world.namespace.create(queue(name))
-        await world.namespace.durable()
-
-    world.loop.run_until_complete(create("lucky"))
-    with (
-        world.broken_disk(),
-        pytest.raises(BrokerError, match="cannot be written: database or disk is full"),
-    ):
-        world.loop.run_until_complete(create("unlucky"))
-
-    if world.namespace.find("unlucky") is not None:
-        assert isinstance(world.send(encoded(), to="unlucky"), list)
-        world.crash()
-        assert world.sequences(of="unlucky") == [1]
-    assert world.namespace.find("lucky") is not None
 
 
 def test_a_connection_with_output_is_flushed_once_after_a_commit(world):

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import socket
-import sqlite3
 import ssl
 from collections.abc import Awaitable, Callable
 from functools import wraps
@@ -22,7 +21,6 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from pairbus.broker import Broker
-from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.namespace_options import Limits, NamespaceOptions
 from pairbus.broker.entities.policies import DEFAULT_KEY, Policy, Right
 from pairbus.broker.namespace import Namespace
@@ -131,25 +129,6 @@ async def test_two_brokers_do_not_share_a_data_file(tmp_path: Path) -> None:
     with pytest.raises(BrokerError, match=r"local\.db"):
         await Server([NamespaceOptions(data=tmp_path)]).start()
     await first.stop()
-
-
-@in_a_loop
-async def test_entities_are_there_after_a_restart(tmp_path: Path) -> None:
-    queue = QueueDescription(name="kept")
-    for queues in ([queue], []):
-        server = Server([NamespaceOptions(data=tmp_path, queues=queues)])
-        await server.start()
-        await server.stop()
-        with contextlib.closing(sqlite3.connect(tmp_path / "local.db")) as file:
-            assert file.execute("SELECT name FROM entity").fetchall() == [("kept",)]
-
-
-@in_a_loop
-async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(StartError, match="file/below"):
-        await Server([NamespaceOptions(data=tmp_path / "file" / "below")]).start()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])

@@ -19,15 +19,9 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from pairbus.amqp.engine import (
-    AmqpError,
-    Attached,
-    Engine,
-    Outcome,
-    OutcomeKind,
-    SaslServer,
-    Transferred,
-)
+from pairbus.amqp.engine import Attached, Engine, Transferred
+from pairbus.amqp.outcomes import AmqpError, Outcome, OutcomeKind
+from pairbus.amqp.sasl import SaslServer
 from pairbus.broker.links.request_codec import Reply, cbs_reply, read_request
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.fast.client import FastClient

@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 import certifi
 from azure.core.exceptions import AzureError
 
-from pairbus.amqp.client.connection import (
+from pairbus.amqp.client.blocking import (
     ClientError,
     ClientReceiverLink,
     ClientSenderLink,

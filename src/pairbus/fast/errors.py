@@ -14,7 +14,7 @@ from typing import Any, Final
 from azure.core.exceptions import AzureError
 from azure.servicebus import exceptions as sdk
 
-from pairbus.amqp.client.connection import ClientError, ConnectionLost, LinkLost, PeerSilent
+from pairbus.amqp.client.blocking import ClientError, ConnectionLost, LinkLost, PeerSilent
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.fast.identity import requirement
 from pairbus.fast.message import ReceivedMessage

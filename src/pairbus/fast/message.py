@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from pairbus.amqp.client.connection import ClientReceiverLink
+from pairbus.amqp.client.blocking import ClientReceiverLink
 from pairbus.amqp.codec.sections import MESSAGE_ID, identifier_text, pairs, scan
 from pairbus.amqp.codec.types import EPOCH
 from pairbus.amqp.codec.values import PAST_THE_END, MalformedMessage, decode, skip

@@ -11,7 +11,7 @@ from uuid import uuid4
 from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.amqp.client.connection import (
+from pairbus.amqp.client.blocking import (
     ClientError,
     ClientReceiverLink,
     Connection,

@@ -14,7 +14,7 @@ from typing import Final
 from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus.amqp.client.connection import (
+from pairbus.amqp.client.blocking import (
     ClientError,
     ClientSenderLink,
     Connection,

@@ -19,7 +19,7 @@ from urllib.parse import quote_plus
 
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
-from pairbus.amqp.client.connection import (
+from pairbus.amqp.client.blocking import (
     ClientError,
     Connection,
     ConnectionLost,

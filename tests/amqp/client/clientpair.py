@@ -7,17 +7,8 @@ from uuid import uuid4
 
 from pairbus.amqp.client.links import ClientReceiverLink, ClientSenderLink
 from pairbus.amqp.client.protocol import ClientProtocol
-from pairbus.amqp.engine import (
-    Attached,
-    Delivery,
-    Engine,
-    EngineLimits,
-    Event,
-    Link,
-    SaslClient,
-    SaslServer,
-    Transferred,
-)
+from pairbus.amqp.engine import Attached, Delivery, Engine, EngineLimits, Event, Link, Transferred
+from pairbus.amqp.sasl import SaslClient, SaslServer
 
 Message = tuple[int, bytes, bytes]
 

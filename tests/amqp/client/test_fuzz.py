@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.client.protocol import ClientProtocol
 from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong, UShort
-from pairbus.amqp.engine import ACCEPTED, SaslClient
 from pairbus.amqp.frames import AMQP_HEADER, encode_frame
+from pairbus.amqp.outcomes import ACCEPTED
+from pairbus.amqp.sasl import SaslClient
 from tests.amqp.client.clientpair import ClientPair, as_tuple
 
 

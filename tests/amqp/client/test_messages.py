@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pairbus.amqp.codec.batches import BATCH_FORMAT
 from pairbus.amqp.codec.types import UInt
-from pairbus.amqp.engine import (
-    ACCEPTED,
-    BATCH_FORMAT,
-    RELEASED,
-    AmqpError,
-    ConnectionClosed,
-    Disposed,
-    Flowed,
-    OutcomeKind,
-    modified,
-    rejected,
-)
+from pairbus.amqp.engine import ConnectionClosed, Disposed, Flowed
 from pairbus.amqp.frames import DISPOSITION, encode_frame
+from pairbus.amqp.outcomes import ACCEPTED, RELEASED, AmqpError, OutcomeKind, modified, rejected
 from tests.amqp.client.clientpair import ClientPair
 
 ERROR = AmqpError("amqp:internal-error", "sorry", {"k": "v"})

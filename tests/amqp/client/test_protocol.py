@@ -6,8 +6,6 @@ import pytest
 
 from pairbus.amqp.codec.types import Described, UInt, ULong, UShort
 from pairbus.amqp.engine import (
-    ACCEPTED,
-    AmqpError,
     Attached,
     ConnectionClosed,
     Detached,
@@ -16,6 +14,7 @@ from pairbus.amqp.engine import (
     SessionEnded,
 )
 from pairbus.amqp.frames import HEARTBEAT, FrameError, encode_frame
+from pairbus.amqp.outcomes import ACCEPTED, AmqpError
 from tests.amqp.client.clientpair import ClientPair
 from tests.amqp.engine.test_engine import frames_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.amqp.client.connection import Connection, ConnectionLost, LinkLost
+from pairbus.amqp.client.blocking import Connection, ConnectionLost, LinkLost
 from pairbus.amqp.codec.types import Described, ULong
 from pairbus.amqp.codec.values import encode
 from pairbus.amqp.outcomes import ACCEPTED, RELEASED, OutcomeKind

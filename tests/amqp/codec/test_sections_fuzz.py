@@ -1,6 +1,6 @@
 """Random bytes: the codec returns a result or raises MalformedMessage, nothing else.
 
-A few seconds in the suite; `HYPOTHESIS_PROFILE=night` tries twenty times as much.
+A few seconds in the suite; `HYPOTHESIS_PROFILE=night` tries many times as much.
 """
 
 import tracemalloc
@@ -28,7 +28,7 @@ from pairbus.amqp.codec.stamp import (
 from pairbus.amqp.codec.values import MalformedMessage, decode, encode, skip
 from tests.amqp.wire import joined, messages, wires
 
-often = settings(max_examples=5 * settings.default.max_examples)
+often = settings(max_examples=2 * settings.default.max_examples)
 
 # Bytes that mean something to AMQP are likelier to lead somewhere than others.
 MEANINGFUL = bytes.fromhex(
@@ -174,9 +174,9 @@ def test_splitting_a_batch_either_succeeds_or_says_malformed(raw):
 MEGABYTE = 1 << 20
 # (constructor, count, content) of a list or array
 BOMBS = {
-    "arrays of empty elements": (0xD0, 25_000, b"\xe0\x02\x04\x45" * 25_000),
-    "an array of arrays of empty elements": (0xF0, 33_000, b"\xe0" + b"\x02\x04\x45" * 33_000),
-    "empty lists": (0xD0, 100_000, b"\x45" * 100_000),
+    "arrays of empty elements": (0xD0, 5_000, b"\xe0\x02\x04\x45" * 5_000),
+    "an array of arrays of empty elements": (0xF0, 5_000, b"\xe0" + b"\x02\x04\x45" * 5_000),
+    "empty lists": (0xD0, 20_000, b"\x45" * 20_000),
     "claims of 4 GB": (0xD0, 20_000, b"\xb0\xff\xff\xff\xff" * 20_000),
     "claims of 4 billion elements": (0xD0, 9, b"\xd0\x00\x00\x00\x04\xff\xff\xff\xff" * 9),
     "an array of 4 billion nulls": (0xF0, 0xFFFFFFFF, b"\x40"),

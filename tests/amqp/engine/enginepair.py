@@ -3,17 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Self
 
-from pairbus.amqp.engine import (
-    Attached,
-    Delivery,
-    Engine,
-    EngineLimits,
-    Event,
-    Link,
-    SaslClient,
-    SaslServer,
-    Transferred,
-)
+from pairbus.amqp.engine import Attached, Delivery, Engine, EngineLimits, Event, Link, Transferred
+from pairbus.amqp.sasl import SaslClient, SaslServer
 
 
 class Pair:

@@ -13,16 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.amqp.codec.types import Described, Symbol, UByte, UInt, ULong, UShort
-from pairbus.amqp.engine import (
-    AmqpError,
-    Attached,
-    ConnectionClosed,
-    Engine,
-    EngineLimits,
-    SaslServer,
-    Transferred,
-)
+from pairbus.amqp.engine import Attached, ConnectionClosed, Engine, EngineLimits, Transferred
 from pairbus.amqp.frames import AMQP_HEADER, decode_performative, encode_frame
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.sasl import SaslServer
 
 ERROR = AmqpError("amqp:not-allowed", "no")
 LAST = 2**32 - 1
@@ -269,7 +263,7 @@ def test_repeats_count_as_unsettled_deliveries():
 numbers = st.integers(0, 4) | st.sampled_from([LAST - 1, LAST])
 
 
-@settings(max_examples=300)
+@settings(max_examples=max(100, settings.default.max_examples))
 @given(
     frames=st.lists(
         st.tuples(numbers, st.integers(0, 1), st.booleans(), st.booleans()), max_size=40

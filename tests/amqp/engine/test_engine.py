@@ -4,12 +4,9 @@ from uuid import UUID
 
 import pytest
 
+from pairbus.amqp.codec.batches import BATCH_FORMAT
 from pairbus.amqp.codec.types import Array, Described, Int, Symbol, Timestamp, UInt, ULong, UShort
 from pairbus.amqp.engine import (
-    ACCEPTED,
-    BATCH_FORMAT,
-    RELEASED,
-    AmqpError,
     Attached,
     ConnectionClosed,
     Detached,
@@ -19,17 +16,14 @@ from pairbus.amqp.engine import (
     Flowed,
     LinkClosed,
     Opened,
-    OutcomeKind,
-    SaslClient,
-    SaslServer,
     Session,
     SessionBegun,
     SessionEnded,
     Transferred,
-    modified,
-    rejected,
 )
 from pairbus.amqp.frames import decode_performative, encode_frame
+from pairbus.amqp.outcomes import ACCEPTED, RELEASED, AmqpError, OutcomeKind, modified, rejected
+from pairbus.amqp.sasl import SaslClient, SaslServer
 from tests.amqp.engine.enginepair import Pair
 
 TRACKING = "com.microsoft:tracking-id"

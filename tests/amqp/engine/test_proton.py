@@ -9,8 +9,6 @@ import pytest
 proton = pytest.importorskip("proton")
 
 from pairbus.amqp.engine import (  # noqa: E402
-    ACCEPTED,
-    AmqpError,
     Attached,
     ConnectionClosed,
     Detached,
@@ -18,13 +16,12 @@ from pairbus.amqp.engine import (  # noqa: E402
     Engine,
     Flowed,
     Opened,
-    OutcomeKind,
-    SaslClient,
-    SaslServer,
     SessionBegun,
     SessionEnded,
     Transferred,
 )
+from pairbus.amqp.outcomes import ACCEPTED, AmqpError, OutcomeKind  # noqa: E402
+from pairbus.amqp.sasl import SaslClient, SaslServer  # noqa: E402
 
 
 class Pair:

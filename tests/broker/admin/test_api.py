@@ -51,15 +51,6 @@ def test_a_slash_in_a_name_may_be_encoded_or_not(shop, path):
     assert shop.get(f"{path}/subscriptions/desk").status == 200
 
 
-@pytest.mark.req("B-02")
-@pytest.mark.parametrize("other", [QUEUE, TOPIC])
-def test_a_name_is_taken_once_by_queues_and_topics_together(shop, other):
-    for path in ("Orders", "news/all"):
-        answer = shop.put(path, other)
-        assert answer.status == 409
-        assert "exists already" in answer.detail
-
-
 def test_an_update_cannot_turn_a_queue_into_a_topic(shop):
     answer = shop.put("orders", TOPIC, update=True)
 
@@ -124,15 +115,6 @@ def test_an_update_of_a_subscription_keeps_its_rules(shop):
     assert shop.get(f"{path}/rules").titles == ["$Default", "r"]
 
 
-def test_a_topic_is_deleted_with_its_subscriptions(shop):
-    assert shop.delete("News%2FAll").status == 200
-
-    assert shop.get("News%2FAll/subscriptions").status == 404
-    assert shop.get("News%2FAll/subscriptions/Desk").status == 404
-    shop.topic("News/All")
-    assert shop.get("News%2FAll/subscriptions").titles == []
-
-
 def test_a_subscription_goes_alone(shop):
     assert shop.delete("News/All/Subscriptions/desk").status == 200
 
@@ -155,45 +137,10 @@ def test_a_subscription_cannot_be_called(shop, name):
 
 
 @pytest.mark.req("B-08")
-def test_a_rule_is_made_found_changed_and_removed(shop):
-    path = "News%2FAll/subscriptions/Desk/rules/Mine"
-    made = shop.put(path, f"<RuleDescription>{SQL.format('a = 1')}</RuleDescription>")
-    shop.now += 60
-
-    changed = shop.put(
-        path.lower(), f"<RuleDescription>{SQL.format('a = 2')}</RuleDescription>", update=True
-    )
-
-    assert (made.status, changed.status) == (201, 200)
-    assert changed.text("Name") == "Mine"
-    assert changed.text("CreatedAt") == made.text("CreatedAt")
-    assert b"a = 2" in shop.get(path).body
-    assert shop.delete(path).status == 200
-    assert shop.get(path).status == 404
-
-
-@pytest.mark.req("B-08")
 def test_a_subscription_may_lose_all_its_rules(shop):
     assert shop.delete("News%2FAll/subscriptions/Desk/rules/$default").status == 200
 
     assert shop.get("News%2FAll/subscriptions/Desk/rules").titles == []
-
-
-def test_a_rule_is_there_once(shop):
-    answer = shop.put("News%2FAll/subscriptions/Desk/rules/$default", RULE)
-
-    assert answer.status == 409
-    assert "has a rule '$default' already" in answer.detail
-
-
-def test_a_bad_expression_is_refused_with_its_place(shop):
-    path = "News%2FAll/subscriptions/Desk/rules/r"
-
-    answer = shop.put(path, f"<RuleDescription>{SQL.format('a = = 1')}</RuleDescription>")
-
-    assert answer.status == 400
-    assert "line 1, column 5" in answer.detail
-    assert shop.get(path).status == 404
 
 
 def test_filters_are_counted(shop):

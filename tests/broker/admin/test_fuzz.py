@@ -62,7 +62,7 @@ bodies = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=max(150, settings.default.max_examples))
 @given(
     method=st.sampled_from(["GET", "PUT", "PUT", "PUT", "DELETE", "POST"]),
     path=st.sampled_from(PATHS),

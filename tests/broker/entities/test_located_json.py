@@ -9,7 +9,7 @@ from pairbus.broker.entities.located_json import ConfigMistake, JsonArray, Objec
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=30,
+    max_leaves=10,
 )
 
 

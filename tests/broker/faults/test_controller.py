@@ -6,7 +6,9 @@ import sqlite3
 
 import pytest
 
+from pairbus.broker import Broker
 from pairbus.broker.faults import (
+    KINDS,
     CannotSend,
     ClockJump,
     DelayedVisibility,
@@ -16,6 +18,8 @@ from pairbus.broker.faults import (
     SlowDisk,
     Unreachable,
 )
+from pairbus.broker.faults.handle import Faults
+from pairbus.errors import BrokerError
 from tests.broker.world import encoded
 
 pytestmark = pytest.mark.req("B-13")
@@ -51,48 +55,12 @@ def test_without_faults_there_is_no_active_faults(world, controller):
     assert world.namespace.active_faults is None
 
 
-def test_a_timed_fault_ends_by_the_clock(world, controller):
-    entry = controller.start(Hang(seconds=30))
-    world.pass_time(29.9)
-    assert entry.is_active
-    assert 30 in world.loop.delays
-    world.pass_time(0.1)
-    assert (entry.state, world.namespace.active_faults, controller.faults) == ("over", None, [])
-
-
-def test_a_script_goes_by_the_clock(world, controller):
-    first, second = controller.script([(0, Hang(seconds=2)), (5, DiskFull())], seed=1)
-    assert (first.state, second.state) == ("active", "planned")
-    world.pass_time(3)
-    assert (first.state, second.state, world.namespace.active_faults) == ("over", "planned", None)
-    world.pass_time(2)
-    assert second.state == "active"
-
-
 def test_a_jump_of_the_namespaces_clock_ends_no_fault(world, controller):
     entry = controller.start(Hang(seconds=60))
     controller.start(ClockJump(offset_seconds=3600))
     world.tick()
     assert entry.is_active
     assert world.namespace.clock() == world.clock() + 3600
-
-
-def test_a_clock_jumps_back_when_the_fault_is_over(world, controller):
-    [entry] = controller.script([(0, ClockJump(offset_seconds=-60))])
-    assert world.namespace.clock() == world.clock() - 60
-    controller.clear([entry])
-    assert world.namespace.clock() == world.clock()
-
-
-def test_locks_lapse_at_a_jump_of_the_clock(world, controller):
-    world.send(encoded())
-    [lock] = world.receive()
-    controller.start(ClockJump(offset_seconds=61))
-    world.loop.run_until_complete(asyncio.sleep(0))
-    world.flush()
-    [again] = world.receive()
-    assert again.message.sequence == lock.message.sequence
-    assert again.message.delivery_count == 1
 
 
 def test_connections_are_notified_of_every_change(world, controller):
@@ -200,3 +168,23 @@ def test_the_log_says_when_a_fault_starts_when_it_is_over_and_when_it_is_cleared
         "namespace local: fault 1 is over: hang on q, for 30 s",
         "namespace local: fault 2 is cleared: disk-full on all entities, until it is cleared",
     ]
+
+
+# -- `broker.faults` --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_every_kind_has_a_method_of_its_name(kind):
+    assert callable(getattr(Faults, kind.kind))
+
+
+def test_the_faults_of_a_stopped_broker_cannot_be_listed():
+    with Broker() as broker:
+        faults = broker.faults
+        running = faults.hang()
+        assert running.is_active
+
+    assert running.state == "over"
+    running.clear()  # nothing is left to clear
+    with pytest.raises(BrokerError, match="the broker is not running"):
+        faults.all()

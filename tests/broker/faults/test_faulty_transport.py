@@ -4,13 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pairbus.amqp.engine import (
-    Attached,
-    Detached,
-    RemoteAttach,
-    SessionBegun,
-    Transferred,
-)
+from pairbus.amqp.engine import Attached, Detached, RemoteAttach, SessionBegun, Transferred
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults import CannotContact, CutInTransfer, Hang, Slow, Unreachable
 from pairbus.broker.faults.faulty_transport import DelayLine, FaultyTransport

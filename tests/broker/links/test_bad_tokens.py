@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pairbus.amqp.client.connection import Connection
+from pairbus.amqp.client.blocking import Connection
 from pairbus.amqp.client.requests import RequestLinks
 from pairbus.amqp.codec.types import Symbol
 from pairbus.amqp.frames import SASL_HEADER, encode_frame

@@ -6,7 +6,6 @@ from uuid import UUID, uuid4
 import pytest
 
 from pairbus.amqp.codec.sections import read_annotations, slice_message
-from pairbus.amqp.codec.types import Array, Long, Timestamp
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.links.paths import Path
@@ -180,30 +179,6 @@ def test_a_request_counts_as_use_of_the_queue(world):
 
 
 @pytest.mark.req("B-03")
-def test_peek_shows_messages_of_every_state_without_locking(world):
-    world.send(encoded(), encoded(), encoded(due_ms=world.now_ms + 9000), encoded())
-    defer(world)
-    locked = world.receive()[0]
-
-    answer = world.ask("peek-message", {"from-sequence-number": 0, "message-count": 9})
-
-    assert answer.status == 200
-    assert numbers(answer) == [1, 2, 3, 4]
-    states = [
-        read_annotations(slice_message(entry["message"]).annotations).get("x-opt-message-state", 0)
-        for entry in answer.body["messages"]
-    ]
-    assert states == [
-        MessageState.DEFERRED,
-        MessageState.ACTIVE,
-        MessageState.SCHEDULED,
-        MessageState.ACTIVE,
-    ]
-    assert all(set(entry) == {"message"} for entry in answer.body["messages"])
-    assert world.settle(locked, Settlement.COMPLETE) is None
-
-
-@pytest.mark.req("B-03")
 def test_peek_goes_on_from_a_number_and_ends_with_no_content(world):
     world.send(*[encoded()] * 5)
 
@@ -238,30 +213,7 @@ def test_peek_stops_at_a_megabyte(world):
     assert numbers(answer) == [1, 2, 3, 4, 5]
 
 
-def test_peek_of_a_session_sees_that_session_only(sessions):
-    sessions.send(encoded(session="a"), encoded(session="b"), encoded(session="a"))
-
-    answer = sessions.ask("peek-message", PEEK | {"message-count": 9, "session-id": "a"})
-
-    assert numbers(answer) == [1, 3]
-
-
 # -- locks ------------------------------------------------------------------------------------
-
-
-@pytest.mark.req("B-03")
-def test_a_renewed_lock_lasts_from_now(world):
-    world.send(encoded(), encoded())
-    first, second = world.receive(2)
-    world.clock.advance(59)
-
-    answer = world.ask("renew-lock", {"lock-tokens": Array([token(first)])})
-
-    assert answer.body["expirations"] == [world.now_ms + 60_000]
-    assert type(answer.body["expirations"][0]) is Timestamp
-    world.pass_time(2)
-    assert world.settle(first, Settlement.COMPLETE) is None
-    assert world.settle(second, Settlement.COMPLETE) == "lock lost"
 
 
 @pytest.mark.req("B-03")
@@ -279,31 +231,6 @@ def test_a_lost_lock_is_lost_for_every_operation(world, operation):
 
     assert world.sequences() == [1, 2]
     assert second.until_ms == world.now_ms + 30_000  # all or nothing
-
-
-DISPOSITIONS = {
-    "completed": ({}, {}),
-    "abandoned": ({1: (0, 1)}, {}),
-    "defered": ({1: (1, 0)}, {}),
-    "suspended": ({}, {1: (0, 0)}),
-}
-
-
-@pytest.mark.req("B-03")
-@pytest.mark.parametrize(("status", "left"), DISPOSITIONS.items(), ids=DISPOSITIONS)
-def test_a_message_is_settled_by_its_token(world, status, left):
-    world.send(encoded())
-    lock = world.receive()[0]
-
-    answer = world.ask(
-        "update-disposition", {"disposition-status": status, "lock-tokens": [token(lock)]}
-    )
-
-    assert answer.status == 200
-    assert (world.rows(), world.rows(kind=DEAD)) == left
-    world.check_counters()
-    again = {"disposition-status": status, "lock-tokens": [token(lock)]}
-    assert refusal(world.ask("update-disposition", again)) == (410, LOCK_LOST)
 
 
 def test_a_dead_letters_reason_and_properties_travel_along(world):
@@ -386,41 +313,6 @@ def test_a_deferred_message_is_received_by_its_number_under_a_lock(world):
 
 
 @pytest.mark.req("B-03")
-@pytest.mark.parametrize("way", ["abandon", "lapse"])
-def test_a_deferred_message_falls_back_to_deferred(world, way):
-    world.send(encoded())
-    defer(world)
-    body = {"sequence-numbers": [1], "receiver-settle-mode": 1}
-    first = world.ask("receive-by-sequence-number", body).body["messages"][0]["lock-token"]
-    assert refusal(world.ask("receive-by-sequence-number", body)) == (404, NOT_FOUND)
-
-    if way == "lapse":
-        world.pass_time(60)
-    else:
-        settle = {"disposition-status": "abandoned", "lock-tokens": [first]}
-        world.ask("update-disposition", settle)
-
-    assert world.rows() == {1: (MessageState.DEFERRED, 1)}
-    assert world.receive(9) == []
-    assert world.ask("receive-by-sequence-number", body).status == 200
-    world.check_counters()
-
-
-def test_a_deferred_message_may_be_received_and_deleted(world):
-    world.send(encoded())
-    defer(world)
-
-    answer = world.ask(
-        "receive-by-sequence-number", {"sequence-numbers": [1], "receiver-settle-mode": 0}
-    )
-
-    assert numbers(answer) == [1]
-    assert "lock-token" not in answer.body["messages"][0]
-    assert world.sequences() == []
-    world.check_counters()
-
-
-@pytest.mark.req("B-03")
 @pytest.mark.parametrize("mode", [0, 1])
 def test_all_numbers_must_be_deferred_messages(world, mode):
     world.send(encoded(), encoded(), encoded(due_ms=world.now_ms + 1000))
@@ -477,18 +369,6 @@ def test_a_deferred_message_of_a_session_belongs_to_its_holder(sessions):
 # -- schedules --------------------------------------------------------------------------------
 
 
-@pytest.mark.req("B-05")
-def test_messages_are_scheduled_and_their_numbers_returned(world):
-    due = world.now_ms + 60_000
-    entries = [{"message-id": n, "message": encoded(n.encode(), due_ms=due)} for n in "ab"]
-
-    answer = world.ask("schedule-message", {"messages": entries})
-
-    assert answer.body["sequence-numbers"] == [1, 2]
-    assert type(answer.body["sequence-numbers"][0]) is Long
-    assert world.rows(columns="state, due_ms") == {1: (2, due), 2: (2, due)}
-
-
 def test_a_message_that_cannot_be_taken_is_not_scheduled(world):
     good = {"message": encoded(due_ms=world.now_ms + 1000)}
 
@@ -508,17 +388,6 @@ def test_scheduling_on_a_disk_that_refuses_gives_no_numbers(world):
 
     assert refusal(answer) == (500, "amqp:internal-error")
     assert answer.body == {}
-
-
-@pytest.mark.req("B-05")
-def test_a_cancelled_message_never_appears(world):
-    world.send(*[encoded(due_ms=world.now_ms + 1000)] * 3)
-
-    assert world.ask("cancel-scheduled-message", {"sequence-numbers": [1, 3, 1]}).status == 200
-    world.pass_time(1)
-
-    assert len(world.receive(9)) == 1
-    world.check_counters()
 
 
 def test_only_scheduled_messages_can_be_cancelled_all_or_none(world):
@@ -541,16 +410,6 @@ def test_a_message_is_cancelled_or_activated_and_never_both(world):
     assert refusal(answer) == (404, NOT_FOUND)
     assert len(world.receive(9)) == 1
     world.check_counters()
-
-
-def test_a_partitioned_queues_numbers_are_understood(make_world):
-    world = make_world(QueueDescription(name="q", enable_partitioning=True))
-    due = world.now_ms + 1000
-    given = world.send(*(encoded(message_id=f"m{n}", due_ms=due) for n in range(5)))
-    assert max(given) > 2**48
-
-    assert world.ask("cancel-scheduled-message", {"sequence-numbers": given}).status == 200
-    assert world.sequences() == []
 
 
 # -- batch delete -----------------------------------------------------------------------------
@@ -640,19 +499,6 @@ def test_a_queue_without_sessions_has_none(world, operation):
     body = {"session-id": "s", "last-updated-time": 0, "skip": 0, "top": 1}
 
     assert refusal(world.ask(operation, body)) == (400, "amqp:not-allowed")
-
-
-@pytest.mark.req("B-06")
-def test_a_renewed_session_says_until_when(sessions):
-    holder = sessions.accept("s")
-    sessions.clock.advance(30)
-
-    answer = sessions.ask("renew-session-lock", {"session-id": "s"}, holder=holder)
-
-    assert answer.body == {"expiration": sessions.now_ms + 60_000}
-    assert type(answer.body["expiration"]) is Timestamp
-    sessions.pass_time(59)
-    assert not holder.has_lost_session
 
 
 @pytest.mark.req("B-06", "B-12")

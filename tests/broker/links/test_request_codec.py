@@ -12,6 +12,7 @@ from pairbus.amqp.codec.sections import read_application_properties, slice_messa
 from pairbus.amqp.codec.types import Array, Int, Symbol, Timestamp, ULong
 from pairbus.amqp.codec.values import MalformedMessage, decode, encode
 from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker import Broker, Limits
 from pairbus.broker.links.request_codec import (
     Reply,
     Request,
@@ -22,6 +23,8 @@ from pairbus.broker.links.request_codec import (
     refusal,
     ticks,
 )
+from pairbus.fast.address import Address
+from tests.fast.world import messages
 
 ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -164,3 +167,26 @@ def test_ticks_count_from_the_year_one():
     counted = ticks(round(moment.timestamp() * 1000))
 
     assert counted == (since.days * 86_400 + since.seconds) * 10**7 + since.microseconds * 10
+
+
+# -- the links of requests --------------------------------------------------------------------
+
+
+def test_answers_come_also_where_a_connection_may_be_given_no_more_messages():
+    with (
+        Broker(["a", "b"], limits=Limits(unsettled_max=20)) as broker,
+        Address.from_connection_string(broker.connection_string).client(
+            timeout_seconds=30
+        ) as client,
+    ):
+        for queue in ("a", "b"):
+            client.sender(queue).send(messages(30))
+        receiver = client.receiver("a", credit=30)
+        taken = receiver.receive(30, max_wait_seconds=30)
+        while len(taken) < 20:
+            taken += receiver.receive(30, max_wait_seconds=30)
+
+        assert len(client.management("b").peek(1, 5)) == 5  # a token for b, and a request
+
+        receiver.complete(taken)
+        assert receiver.receive(30, max_wait_seconds=30)

@@ -5,7 +5,7 @@ import pytest
 from pairbus.amqp.codec.sections import message_id, read_annotations, slice_message
 from pairbus.amqp.codec.types import ULong
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.descriptions import QueueDescription, Status
+from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, MailboxKind, Settlement
 from tests.broker.world import Receiver, encoded, ping
 
@@ -79,13 +79,6 @@ def test_acknowledged_messages_survive_a_crash(world):
     assert [lock.message.sequence for lock in world.receive(9)] == numbers
 
 
-@pytest.mark.parametrize("status", [Status.DISABLED, Status.SEND_DISABLED])
-def test_a_queue_that_is_disabled_for_sending_accepts_nothing(make_world, status):
-    world = make_world(queue(status=status))
-
-    assert world.send(encoded()).condition == "com.microsoft:entity-disabled"
-
-
 @pytest.mark.req("B-05")
 def test_a_full_queue_says_so_and_has_room_again_when_messages_leave(make_world):
     world = make_world(queue(max_size_in_megabytes=1))
@@ -149,22 +142,6 @@ def test_a_ping_among_messages_is_the_only_one_to_vanish(world):
     assert [lock.message.bare[-1:] for lock in world.receive(9)] == [b"a", b"b"]
 
 
-@pytest.mark.req("B-11")
-def test_a_ping_proves_that_a_session_queue_accepts_sends(make_world):
-    world = make_world(queue(requires_session=True))
-
-    assert isinstance(world.send(ping(session="random")), list)
-    assert world.send(ping()).condition == "amqp:not-allowed"
-    assert world.queue().main.sessions.next_available() is None
-
-
-@pytest.mark.req("B-11")
-def test_a_ping_to_a_disabled_queue_is_refused(make_world):
-    world = make_world(queue(status=Status.SEND_DISABLED))
-
-    assert world.send(ping()).condition == "com.microsoft:entity-disabled"
-
-
 LIKE_PINGS = {
     "it has a body": encoded(b"x", content_type=PING_CONTENT_TYPE, ttl_ms=1000),
     "another content type": encoded(b"", content_type="text/plain", ttl_ms=1000),
@@ -192,25 +169,68 @@ def test_a_ping_without_any_body_section_is_a_ping(world):
 # -- partitions -------------------------------------------------------------------------------
 
 
-@pytest.mark.req("B-07")
-def test_a_partitioned_queue_shows_the_partition_in_the_number(make_world):
-    world = make_world(queue(enable_partitioning=True))
+# -- duplicate detection: a message id counts once within the window --------------------------
 
-    numbers = world.send(*(encoded(message_id=f"m{n}") for n in range(30)))
-    found = world.receive(99)
 
-    assert [number & (2**48 - 1) for number in numbers] == list(range(1, 31))
-    assert [lock.message.wire_sequence for lock in found] == numbers
-    assert len({number >> 48 for number in numbers}) > 5
-    assert all(number >> 48 < 16 for number in numbers)
+def without_duplicates(**settings):
+    return queue(requires_duplicate_detection=True, **settings)
 
 
 @pytest.mark.req("B-07")
-def test_a_key_stays_in_its_partition(make_world):
-    world = make_world(queue(enable_partitioning=True))
+def test_a_duplicate_is_accepted_and_dropped_within_the_window(make_world):
+    world = make_world(without_duplicates())
+    assert world.send(encoded(message_id="x")) == [1]
 
-    numbers = world.send(
-        *(encoded(message_id=f"m{n}", annotations={"x-opt-partition-key": "k"}) for n in range(9))
-    )
+    world.clock.advance(599)
+    assert isinstance(world.send(encoded(message_id="x")), list)
+    assert world.sequences() == [1]
+    world.clock.advance(1)
+    world.send(encoded(message_id="x"))
 
-    assert len({number >> 48 for number in numbers}) == 1
+    assert len(world.sequences()) == 2
+    world.check_counters()
+
+
+@pytest.mark.req("B-07")
+def test_duplicates_within_one_batch_and_while_the_first_is_on_its_way(make_world):
+    world = make_world(without_duplicates())
+
+    _, first = world.submit(encoded(message_id="x"), encoded(message_id="x"))
+    _, second = world.submit(encoded(message_id="x"), encoded(message_id="y"))
+    world.flush()
+
+    assert (first, second) == ([None], [None])
+    assert len(world.sequences()) == 2
+
+
+@pytest.mark.req("B-07")
+@pytest.mark.parametrize("ending", ["restart", "crash"])
+def test_the_window_goes_on_after_a_restart(make_world, ending):
+    world = make_world(without_duplicates())
+    world.send(encoded(message_id="x"))
+
+    getattr(world, ending)()
+    world.clock.advance(300)
+    world.send(encoded(message_id="x"))
+    assert world.sequences() == [1]
+    world.pass_time(300)
+    world.send(encoded(message_id="x"))
+
+    assert len(world.sequences()) == 2
+
+
+def test_messages_without_an_id_are_no_duplicates_of_each_other(make_world):
+    world = make_world(without_duplicates())
+
+    world.send(encoded(b"same"), encoded(b"same"))
+
+    assert len(world.sequences()) == 2
+
+
+def test_a_refused_batch_leaves_no_ids_behind(make_world):
+    world = make_world(without_duplicates())
+    world.send(encoded(message_id="x"), encoded(b"x" * 300_000))
+
+    world.send(encoded(message_id="x"))
+
+    assert len(world.sequences()) == 1

@@ -20,10 +20,6 @@ def queue(name="q", **settings):
     return QueueDescription(name=name, **settings)
 
 
-def without_duplicates(**settings):
-    return queue(requires_duplicate_detection=True, **settings)
-
-
 def test_a_chain_is_followed_to_its_end(make_world):
     world = make_world(
         queue("a", forward_to="B"), queue("b", forward_to="c"), queue("c", max_delivery_count=1)
@@ -115,24 +111,6 @@ def test_an_unreadable_id_does_no_harm_when_forwarded(make_world, bad):
     assert world.send(encoded(), to="a")
 
 
-@pytest.mark.req("B-07")
-def test_the_targets_duplicate_detection_applies_to_forwarded_messages(make_world):
-    world = make_world(queue("a", forward_to="q"), without_duplicates())
-
-    world.send(encoded(message_id="x"), encoded(message_id="x"), to="a")
-    world.send(encoded(message_id="x"), to="q")
-
-    assert len(world.sequences()) == 1
-
-
-def test_the_target_says_which_session_it_is(make_world):
-    world = make_world(queue("a", forward_to="q"), queue(requires_session=True))
-
-    world.send(encoded(session="s"), to="a")
-
-    assert world.accept("s", credit=1).sequences == [1]
-
-
 @pytest.mark.req("B-05")
 def test_a_scheduled_message_appears_at_its_time_under_a_new_number(world):
     numbers = world.send(encoded(b"later", due_ms=world.now_ms + 10_000), encoded(b"now"))
@@ -160,36 +138,6 @@ def test_a_schedule_outlives_the_broker(world, ending):
     world.pass_time(10)
 
     assert [lock.message.sequence for lock in world.receive()] == [2]
-
-
-@pytest.mark.req("B-05")
-def test_a_scheduled_message_lives_from_when_it_appears(world):
-    world.send(encoded(due_ms=world.now_ms + 10_000, ttl_ms=5000))
-
-    world.pass_time(10)
-    world.clock.advance(4.999)
-    lock = world.receive()[0]
-
-    assert lock.message.ttl_ms == 5000
-    assert lock.message.expires_ms == world.now_ms + 1
-
-
-def test_scheduled_for_the_past_is_now(world):
-    world.send(encoded(due_ms=world.now_ms - 1))
-
-    assert len(world.receive()) == 1
-
-
-def test_a_scheduled_message_is_forwarded_when_its_time_comes(make_world):
-    world = make_world(queue("a", forward_to="b"), queue("b"))
-    world.send(encoded(due_ms=world.now_ms + 1000), to="a")
-    assert world.sequences(of="b") == []
-
-    world.pass_time(1)
-
-    assert world.sequences(of="a") == []
-    assert world.sequences(of="b") == [1]
-    world.check_counters()
 
 
 def test_a_session_is_available_only_when_its_scheduled_message_is(make_world):

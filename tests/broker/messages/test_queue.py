@@ -1,7 +1,6 @@
 """A queue at work: settlement, time, a disk that refuses, and answers that come late."""
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 
@@ -28,18 +27,6 @@ def sequences(locks):
 
 
 @pytest.mark.req("B-03")
-def test_a_completed_message_is_deleted(world):
-    world.send(encoded(), encoded())
-    lock = world.receive()[0]
-
-    assert world.settle(lock, COMPLETE) is None
-
-    assert world.sequences() == [2]
-    assert sequences(world.receive(9)) == [2]
-    world.check_counters()
-
-
-@pytest.mark.req("B-03")
 def test_messages_that_are_completed_together_are_deleted_and_no_others(world):
     world.send(*[encoded()] * 9)
     locks, told = world.receive(9), []
@@ -60,21 +47,6 @@ def test_messages_that_are_completed_together_are_deleted_and_no_others(world):
 
 
 @pytest.mark.req("B-03")
-def test_an_abandoned_message_is_first_again_and_counted(world):
-    world.send(encoded(), encoded())
-    lock = world.receive()[0]
-
-    assert world.settle(lock, ABANDON) is None
-
-    again = world.receive(9)
-    assert [(lock.message.sequence, lock.message.delivery_count) for lock in again] == [
-        (1, 1),
-        (2, 0),
-    ]
-    assert world.rows()[1] == (MessageState.ACTIVE, 1)
-
-
-@pytest.mark.req("B-03")
 def test_a_released_message_is_first_again_and_not_counted(world):
     world.send(encoded(), encoded())
     lock = world.receive()[0]
@@ -86,19 +58,6 @@ def test_a_released_message_is_first_again_and_not_counted(world):
         (1, 0),
         (2, 0),
     ]
-
-
-@pytest.mark.req("B-03")
-def test_a_deferred_message_is_only_reached_by_its_number(world):
-    world.send(encoded(), encoded())
-    lock = world.receive()[0]
-
-    assert world.settle(lock, DEFER) is None
-
-    assert sequences(world.receive(9)) == [2]
-    assert world.rows()[1] == (MessageState.DEFERRED, 0)
-    assert world.queue().main.held.keys() == {2}
-    world.check_counters()
 
 
 def test_a_deferred_message_that_is_released_is_deferred_as_before(world):
@@ -133,14 +92,6 @@ def test_a_dead_letter_keeps_its_number_and_says_why(world):
     world.pass_time(3600)
     assert world.sequences(kind=DEAD) == [1]  # dead letters do not expire
     world.check_counters()
-
-
-def test_a_dead_letter_without_a_reason_has_no_empty_words(world):
-    world.send(encoded(message_id="m"))
-
-    world.settle(world.receive()[0], DEAD_LETTER)
-
-    assert application_properties(world.receive(kind=DEAD)[0].message) == {}
 
 
 @pytest.mark.req("B-03")
@@ -185,18 +136,6 @@ def test_a_message_is_settled_once(world, settlement):
     assert first == [None]
     assert world.settle(lock, COMPLETE) == LOCK_LOST
     world.check_counters()
-
-
-@pytest.mark.req("B-03")
-@pytest.mark.parametrize("settlement", Settlement)
-def test_an_expired_lock_settles_nothing(world, settlement):
-    world.send(encoded())
-    lock = world.receive()[0]
-
-    world.clock.advance(60)
-
-    assert world.settle(lock, settlement) == LOCK_LOST
-    assert world.rows() == {1: (0, 0)}
 
 
 @pytest.mark.req("B-03")
@@ -271,34 +210,6 @@ def test_an_undelivered_message_returns_to_its_place(world):
 # -- time -------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("B-03")
-def test_an_expired_lock_brings_the_message_back_with_a_count(make_world):
-    world = make_world(queue(lock_duration=timedelta(seconds=5)))
-    world.send(encoded())
-    world.receive()
-
-    world.pass_time(4.999)
-    assert world.receive() == []
-    world.pass_time(0.001)
-
-    assert world.receive()[0].message.delivery_count == 1
-    world.check_counters()
-
-
-@pytest.mark.req("B-04")
-def test_the_last_failed_delivery_dead_letters_the_message(make_world):
-    world = make_world(queue(max_delivery_count=2))
-    world.send(encoded(message_id="m"))
-    world.receive()
-    world.pass_time(60)
-    world.settle(world.receive()[0], ABANDON)
-
-    assert world.sequences() == []
-    dead = world.receive(kind=DEAD)[0].message
-    assert application_properties(dead)["DeadLetterReason"] == "MaxDeliveryCountExceeded"
-    assert dead.delivery_count == 1
-
-
 @pytest.mark.req("B-04", "B-05")
 @pytest.mark.parametrize("kept", [True, False], ids=["dead-lettered", "gone"])
 @pytest.mark.parametrize("found_by", ["the sweep", "a receiver"])
@@ -320,30 +231,6 @@ def test_an_expired_message_is_not_delivered(make_world, kept, found_by):
     world.check_counters()
 
 
-@pytest.mark.req("B-05")
-def test_a_locked_message_may_be_completed_after_its_expiry_and_expires_when_it_returns(world):
-    world.send(encoded(ttl_ms=1000), encoded(ttl_ms=1000))
-    first, second = world.receive(2)
-
-    world.pass_time(2)
-    assert world.settle(first, COMPLETE) is None
-    assert world.settle(second, ABANDON) is None
-
-    assert world.receive(9) == []
-    assert world.sequences() == []
-    world.check_counters()
-
-
-def test_deferred_messages_expire_too(world):
-    world.send(encoded(ttl_ms=1000))
-    world.settle(world.receive()[0], DEFER)
-
-    world.pass_time(1)
-
-    assert world.sequences() == []
-    world.check_counters()
-
-
 def test_a_waiting_receiver_is_served_when_time_brings_something(world):
     receiver = Receiver(world.queue())
     receiver.mailbox.attach()
@@ -360,20 +247,6 @@ def test_a_waiting_receiver_is_served_when_time_brings_something(world):
 
 
 # -- dead letters that are forwarded ----------------------------------------------------------
-
-
-def test_dead_letters_go_where_they_are_forwarded_and_say_from_where(make_world):
-    world = make_world(queue(forward_dead_lettered_messages_to="graves"), queue("graves"))
-    world.send(encoded(message_id="m", ttl_ms=60_000))
-
-    world.settle(world.receive()[0], DEAD_LETTER, reason="why")
-
-    dead = world.receive(of="graves")[0].message
-    assert dead.dead_letter_source == "q"
-    assert application_properties(dead) == {"DeadLetterReason": "why"}
-    assert (dead.sequence, dead.enqueued_sequence, dead.expires_ms) == (1, 1, None)
-    assert world.sequences() == world.sequences(kind=DEAD) == []
-    world.check_counters()
 
 
 def test_dead_letters_whose_target_is_missing_are_kept(make_world):

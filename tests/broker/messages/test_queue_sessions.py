@@ -36,26 +36,6 @@ def wait_for_session(world, *, seconds=60):
 
 
 @pytest.mark.req("B-06")
-def test_a_session_is_delivered_in_order_and_to_its_holder_only(world):
-    send(world, "a", "b", "a", "b", "a")
-
-    first, second = world.accept("a", credit=9), world.accept("b", credit=9)
-
-    assert first.sequences == [1, 3, 5]
-    assert second.sequences == [2, 4]
-    assert world.queue().main.sessions.is_held("a")
-
-
-@pytest.mark.req("B-06")
-def test_later_messages_go_to_the_holder(world):
-    receiver = world.accept("a", credit=9)
-
-    send(world, "a", "b", "a")
-
-    assert receiver.sequences == [1, 3]
-
-
-@pytest.mark.req("B-06")
 def test_closing_a_session_returns_its_messages_in_order_and_counts_no_delivery(world):
     send(world, "a", "a", "a")
     receiver = world.accept("a", credit=2)
@@ -91,19 +71,6 @@ def test_an_expired_session_is_lost_and_its_messages_are_counted(world):
         (3, 0),
     ]
     world.check_counters()
-
-
-@pytest.mark.req("B-06")
-def test_a_renewed_session_lasts_longer_and_its_messages_with_it(world):
-    send(world, "a")
-    receiver = world.accept("a", credit=1)
-    world.pass_time(20)
-
-    receiver.session.until_ms = world.now_ms + 30_000
-    world.pass_time(29)
-
-    assert not receiver.has_lost_session
-    assert world.settle(receiver.locks[0], COMPLETE) is None
 
 
 @pytest.mark.req("B-06", "B-04")
@@ -240,33 +207,6 @@ def test_the_next_available_session_is_the_one_that_waits_longest(world):
 
     assert first.session.session_id == "b"
     assert second.session.session_id == "a"
-
-
-@pytest.mark.req("B-06")
-def test_a_waiting_receiver_gets_the_first_available_session(world):
-    first, second = wait_for_session(world), wait_for_session(world)
-
-    send(world, "a")
-
-    assert first.session.session_id == "a"
-    assert second.session is None
-    first.close()
-    world.namespace.run()
-    assert second.session.session_id == "a"
-
-
-@pytest.mark.req("B-06")
-def test_waiting_ends_with_its_time(world):
-    seeker = wait_for_session(world, seconds=10)
-
-    world.pass_time(9.999)
-    assert not seeker.has_lost_session
-    world.pass_time(0.001)
-    assert seeker.has_lost_session
-    send(world, "a")
-
-    assert seeker.session is None
-    assert not world.queue().waiting
 
 
 def test_a_session_with_only_deferred_messages_is_not_next(world):

@@ -8,7 +8,7 @@ import pytest
 from pairbus.broker.entities.descriptions import QueueDescription, RuleDescription, Status
 from pairbus.broker.messages import topic as topic_module
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
-from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, TrueFilter, work
+from pairbus.broker.rules import SqlAction, work
 from pairbus.testing import ManualClock
 from tests.broker.messages.topic_world import (
     at,
@@ -33,18 +33,6 @@ def properties_of(world, name, kind=MailboxKind.MAIN):
     return [application_properties(message) for message in stored(world, at(name), kind)]
 
 
-def test_each_subscription_gets_a_copy_under_a_number_of_its_own(make_world):
-    world = make_world(topic(), sub("a"), sub("b", rule("n > 1")))
-
-    numbers = world.send(*(encoded(b"%d" % n, properties={"n": n}) for n in (1, 2, 3)), to="t")
-
-    assert numbers == [1, 2, 3]
-    assert bodies(world, at("a")) == [b"1", b"2", b"3"]
-    assert bodies(world, at("b")) == [b"2", b"3"]
-    found = [(m.sequence, m.enqueued_sequence) for m in stored(world, at("b"))]
-    assert found == [(1, 2), (2, 3)]
-
-
 def test_the_topic_itself_keeps_nothing_but_its_count(make_world):
     world = make_world(topic(), sub("a"))
     world.send(encoded(), to="t")
@@ -63,37 +51,6 @@ def test_a_topic_without_subscriptions_accepts_messages_and_keeps_none(make_worl
 
     assert bodies(world, at("late")) == []
     check_file(world)
-
-
-@pytest.mark.parametrize(
-    ("filter", "expected"),
-    [
-        pytest.param(TrueFilter(), [b"red", b"blue"], id="a true filter takes all"),
-        pytest.param(FalseFilter(), [], id="a false filter takes none"),
-        pytest.param("color = 'red'", [b"red"], id="a SQL filter takes what it is true of"),
-        pytest.param("size > 5", [], id="unknown is not true"),
-        pytest.param(
-            CorrelationFilter(properties={"color": "blue"}),
-            [b"blue"],
-            id="a correlation filter takes what is equal",
-        ),
-        pytest.param(
-            CorrelationFilter(session_id="s1", properties={"color": "red"}),
-            [b"red"],
-            id="a correlation filter wants all to be equal",
-        ),
-    ],
-)
-def test_a_rule_decides_which_messages_a_subscription_gets(make_world, filter, expected):
-    world = make_world(topic(), sub("a", rule(filter)))
-
-    world.send(
-        encoded(b"red", properties={"color": "red"}, session="s1"),
-        encoded(b"blue", properties={"color": "blue"}, session="s1"),
-        to="t",
-    )
-
-    assert bodies(world, at("a")) == expected
 
 
 def test_several_rules_that_match_make_one_copy(make_world):
@@ -125,24 +82,6 @@ def test_each_rule_with_an_action_makes_a_copy_of_its_own(make_world):
     assert properties_of(world, "b") == [{"n": 2}]
     assert [m.sequence for m in stored(world, at("a"))] == [1, 2, 3]
     assert {m.enqueued_sequence for m in stored(world, at("a"))} == {1}
-
-
-def test_a_subscription_without_rules_gets_nothing(make_world):
-    world = make_world(topic(), sub("a", rules=()))
-
-    world.send(encoded(), to="t")
-
-    assert bodies(world, at("a")) == []
-
-
-def test_a_change_of_rules_counts_from_the_next_message(make_world):
-    world = make_world(topic(), sub("a"))
-    world.send(encoded(b"before"), to="t")
-
-    world.namespace.update(world.queue(at("a")), sub("a", rule(FalseFilter())))
-    world.send(encoded(b"after"), to="t")
-
-    assert bodies(world, at("a")) == [b"before"]
 
 
 def test_a_batch_is_fanned_out_whole_or_not_at_all(make_world):
@@ -190,15 +129,6 @@ def test_a_message_whose_action_fails_is_dead_lettered_too(make_world):
 
     assert bodies(world, at("a")) == []
     assert bodies(world, at("a"), DEAD) == [b"0"]
-
-
-def test_where_that_is_off_it_is_just_not_taken(make_world):
-    quiet = sub("a", DIVIDES, dead_lettering_on_filter_evaluation_exceptions=False)
-    world = make_world(topic(), quiet)
-
-    world.send(encoded(b"0", properties={"n": 0}), to="t")
-
-    assert bodies(world, at("a")) == bodies(world, at("a"), DEAD) == []
 
 
 def test_rules_that_need_too_much_work_fail_and_the_others_go_on(make_world):
@@ -317,18 +247,6 @@ def test_the_smallest_time_to_live_holds(make_world, message, of_topic, of_subsc
     assert bodies(world, at("a"), DEAD) == [b"short"]
 
 
-@pytest.mark.req("B-04")
-def test_each_subscription_dead_letters_expired_copies_or_not(make_world):
-    world = make_world(topic(), sub("keeps", dead_lettering_on_message_expiration=True), sub("not"))
-    world.send(encoded(b"gone", ttl_ms=1000), to="t")
-
-    world.pass_time(1)
-
-    [dead] = stored(world, at("keeps"), DEAD)
-    assert application_properties(dead)["DeadLetterReason"] == "TTLExpiredException"
-    assert bodies(world, at("not")) == bodies(world, at("not"), DEAD) == []
-
-
 @pytest.mark.req("B-05")
 def test_a_scheduled_message_waits_on_the_topic_and_is_fanned_out_when_it_is_due(make_world):
     world = make_world(topic(), sub("a"), sub("red", rule("color = 'red'")))
@@ -351,18 +269,6 @@ def test_a_scheduled_message_waits_on_the_topic_and_is_fanned_out_when_it_is_due
         assert copy.expires_ms == world.now_ms + 5000
     assert bodies(world, "t") == []
     check_file(world)
-
-
-@pytest.mark.req("B-05")
-def test_a_scheduled_message_can_be_cancelled_on_the_topic(make_world):
-    world = make_world(topic(), sub("a"))
-    [number] = world.send(encoded(b"x", due_ms=world.now_ms + 60_000), to="t")
-
-    answer = world.ask("cancel-scheduled-message", {"sequence-numbers": [number]}, of="t")
-    world.pass_time(61)
-
-    assert answer.status == 200
-    assert bodies(world, "t") == bodies(world, at("a")) == []
 
 
 @pytest.mark.req("B-05")
@@ -431,36 +337,6 @@ def test_copies_of_a_partitioned_topic_show_their_partition(make_world):
 
 
 @pytest.mark.req("B-06")
-def test_a_subscription_with_sessions_stands_beside_one_without(make_world):
-    world = make_world(topic(), sub("plain"), sub("s", requires_session=True))
-
-    world.send(*(encoded(b"%d" % n, session="ab"[n % 2]) for n in range(4)), to="t")
-
-    assert [m.session_id for m in stored(world, at("plain"))] == [None] * 4
-    receiver = world.accept("b", of=at("s"), credit=10)
-    assert [body_of(lock.message) for lock in receiver.locks] == [b"1", b"3"]
-    for lock in receiver.locks:
-        assert world.settle(lock, Settlement.COMPLETE, of=at("s")) is None
-    receiver.close()
-    assert bodies(world, at("s")) == [b"0", b"2"]
-    assert len(world.receive(10, of=at("plain"))) == 4
-    check_file(world)
-
-
-@pytest.mark.req("B-06")
-def test_without_a_session_id_a_copy_for_a_subscription_with_sessions_is_a_dead_letter(make_world):
-    world = make_world(topic(), sub("plain"), sub("s", requires_session=True))
-
-    world.send(encoded(b"x"), to="t")
-
-    assert bodies(world, at("plain")) == [b"x"]
-    assert bodies(world, at("s")) == []
-    [dead] = stored(world, at("s"), DEAD)
-    assert application_properties(dead)["DeadLetterReason"] == "Session ID is null."
-    check_file(world)
-
-
-@pytest.mark.req("B-06")
 def test_an_action_may_choose_the_session(make_world):
     chooses = rule(action="SET sys.SessionId = 'chosen'")
     world = make_world(topic(), sub("s", chooses, requires_session=True))
@@ -471,25 +347,6 @@ def test_an_action_may_choose_the_session(make_world):
 
 
 # status, quota
-
-
-@pytest.mark.parametrize(
-    ("status", "takes"),
-    [
-        (Status.ACTIVE, True),
-        (Status.RECEIVE_DISABLED, True),
-        (Status.SEND_DISABLED, False),
-        (Status.DISABLED, False),
-    ],
-)
-def test_a_disabled_topic_accepts_nothing(make_world, status, takes):
-    world = make_world(topic(status=status), sub("a"))
-
-    answer = world.send(encoded(b"x"), to="t")
-
-    assert bodies(world, at("a")) == ([b"x"] if takes else [])
-    if not takes:
-        assert answer.condition == "com.microsoft:entity-disabled"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pairbus.broker.rules import FalseFilter
 from tests.broker.messages.topic_world import (
     at,
     bodies,
-    body_of,
     check_file,
     delete,
     rule,
@@ -25,20 +24,6 @@ DEAD, TRANSFER = MailboxKind.DEAD_LETTER, MailboxKind.TRANSFER_DEAD_LETTER
 
 def queue(name="q", **settings):
     return QueueDescription(name=name, **settings)
-
-
-def test_a_subscription_forwards_matching_messages_to_a_queue(make_world):
-    big = sub("big", rule("n > 1", "SET big = true"), forward_to="q")
-    world = make_world(topic(), big, sub("all"), queue())
-
-    world.send(*(encoded(b"%d" % n, properties={"n": n}) for n in (1, 2)), to="t")
-
-    [message] = stored(world, "q")
-    assert body_of(message) == b"2"
-    assert application_properties(message) == {"n": 2, "big": True, "RuleName": "rule"}
-    assert bodies(world, at("big")) == []
-    assert bodies(world, at("all")) == [b"1", b"2"]
-    check_file(world)
 
 
 def test_a_subscription_forwards_to_another_topic_whose_rules_see_its_changes(make_world):
@@ -169,21 +154,6 @@ def test_a_subscription_is_not_a_forwarding_target(make_world):
 
 
 # dead letters
-
-
-@pytest.mark.req("B-04")
-def test_dead_letters_of_a_subscription_are_forwarded_with_their_source(make_world):
-    world = make_world(topic(), sub("a", forward_dead_lettered_messages_to="q"), queue())
-    world.send(encoded(bytes(500)), to="t")
-    [lock] = world.receive(of=at("a"))
-
-    world.settle(lock, Settlement.DEAD_LETTER, of=at("a"), reason="why")
-
-    [message] = stored(world, "q")
-    assert message.dead_letter_source == at("a")
-    assert application_properties(message)["DeadLetterReason"] == "why"
-    assert bodies(world, at("a"), DEAD) == []
-    check_file(world)
 
 
 @pytest.mark.req("B-04")

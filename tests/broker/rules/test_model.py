@@ -241,7 +241,7 @@ def is_beyond_the_model(node, properties):
 
 
 @pytest.mark.req("B-08")
-@settings(max_examples=max(500, settings.default.max_examples))
+@settings(max_examples=max(200, settings.default.max_examples))
 @given(conditions, ordinary, st.booleans())
 def test_a_compiled_filter_agrees_with_the_naive_evaluator(condition, properties, negated):
     if is_beyond_the_model(condition, properties):

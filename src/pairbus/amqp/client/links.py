@@ -1,4 +1,4 @@
-"""The links of a client: what each of them may do, and the peer's answers.
+"""The links of a client: what each of them may do, the peer's answers, and the client's errors.
 
 Nothing here blocks. A caller checks a link's attributes to see the answers.
 """
@@ -8,13 +8,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pairbus.amqp.client.errors import LinkLost
 from pairbus.amqp.engine import Delivery, Link, SettlementGroup
 from pairbus.amqp.frames import SERIAL
 from pairbus.amqp.outcomes import AmqpError, Outcome
 
 MessageFactory = Callable[["ClientReceiverLink", int, bytes, bytes], Any]
 """Makes the object for a message from its link, delivery-id, tag and bytes."""
+
+
+class ClientError(Exception):
+    """What a call on a connection or link raises."""
+
+    def __init__(self, message: str, error: AmqpError | None = None) -> None:
+        super().__init__(f"{message}: {error}" if error else message)
+        self.error = error
+        """What the peer said."""
+
+
+class ConnectionLost(ClientError):
+    """The connection could not be opened, or it has ended: its links are gone."""
+
+
+class LinkLost(ClientError):
+    """The peer refused or ended one link. The connection stays open."""
+
+
+class PeerSilent(ClientError, TimeoutError):
+    """No answer came in time. It is unknown whether the peer has handled the request."""
 
 
 class ClientLink:

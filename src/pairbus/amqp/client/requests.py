@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from pairbus.amqp.client.connection import Connection
-from pairbus.amqp.client.errors import ClientError
-from pairbus.amqp.client.links import ClientReceiverLink
+from pairbus.amqp.client.blocking import Connection
+from pairbus.amqp.client.links import ClientError, ClientReceiverLink
 from pairbus.amqp.codec.sections import APPLICATION_PROPERTIES, CORRELATION_ID, PROPERTIES, VALUE
 from pairbus.amqp.codec.types import Described, ULong
 from pairbus.amqp.codec.values import decode, encode

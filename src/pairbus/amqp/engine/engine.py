@@ -22,10 +22,9 @@ from pairbus.amqp.engine.events import (
     SessionBegun,
     SessionEnded,
 )
-from pairbus.amqp.engine.idle import IdleTimer
 from pairbus.amqp.engine.link import Link, LinkClosed
 from pairbus.amqp.engine.session import Session
-from pairbus.amqp.engine.wire import EngineLimits, Wire
+from pairbus.amqp.engine.wire import EngineLimits, IdleTimer, Wire
 from pairbus.amqp.frames import (
     AMQP_HEADER,
     ATTACH,

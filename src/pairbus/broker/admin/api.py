@@ -21,7 +21,7 @@ from pairbus.broker.admin.atom import Entry, Page
 from pairbus.broker.admin.targets import AdminRequest, TargetKind, shown
 from pairbus.broker.entities.descriptions import RuleDescription
 from pairbus.broker.messages.queue import Queue
-from pairbus.broker.messages.topic import Subscription, Topic
+from pairbus.broker.messages.topic import Subscription
 from pairbus.broker.namespace import Namespace
 
 _BODY_BYTES_MAX: Final = 256 * 1024
@@ -66,7 +66,9 @@ async def _answer(request: AdminRequest) -> Response:
 
 
 def _get_subscriptions(request: AdminRequest) -> Response:
-    return _feed(request, "Subscriptions", _in_order(request.topic()))
+    subscriptions = request.topic().subscriptions
+    ordered = [subscriptions[name] for name in sorted(subscriptions)]
+    return _feed(request, "Subscriptions", ordered)
 
 
 def _get_rules(request: AdminRequest) -> Response:
@@ -82,15 +84,17 @@ def _get_rule(request: AdminRequest) -> Response:
     return _entry_response(request, _rule_entry(subscription, request.rule(subscription)))
 
 
+def _get_entity(request: AdminRequest) -> Response:
+    return _entry_response(request, _entry(request, request.entity()))
+
+
 _READERS: Final[dict[TargetKind, Callable[[AdminRequest], Response]]] = {
     TargetKind.NAMESPACE: lambda request: _entry_response(request, _namespace_entry(request)),
     TargetKind.QUEUES: lambda request: _feed(request, "Queues", request.namespace.queues),
     TargetKind.TOPICS: lambda request: _feed(request, "Topics", request.namespace.topics),
-    TargetKind.ENTITY: lambda request: _entry_response(request, _entry(request, request.entity())),
+    TargetKind.ENTITY: _get_entity,
     TargetKind.SUBSCRIPTIONS: _get_subscriptions,
-    TargetKind.SUBSCRIPTION: lambda request: _entry_response(
-        request, _entry(request, request.subscription())
-    ),
+    TargetKind.SUBSCRIPTION: _get_entity,
     TargetKind.RULES: _get_rules,
     TargetKind.RULE: _get_rule,
 }
@@ -141,16 +145,12 @@ async def _put(request: AdminRequest) -> Response:
     body = await access.read_body(request.http, bytes_max=_BODY_BYTES_MAX)
     content = atom.read_content(body)
     is_update = request.http.headers.get("if-match") is not None
-    match request.target.kind:
-        case TargetKind.RULE:
-            put_rule = changes.update_rule if is_update else changes.create_rule
-            entry = _rule_entry(*await put_rule(request, content))
-        case TargetKind.SUBSCRIPTION:
-            put_one = changes.update_subscription if is_update else changes.create_subscription
-            entry = _entry(request, await put_one(request, content))
-        case _:
-            put = changes.update_entity if is_update else changes.create_entity
-            entry = _entry(request, await put(request, content))
+    if request.target.kind is TargetKind.RULE:
+        put_rule = changes.update_rule if is_update else changes.create_rule
+        entry = _rule_entry(*await put_rule(request, content))
+    else:
+        put = changes.update_entity if is_update else changes.create_entity
+        entry = _entry(request, await put(request, content))
     return _entry_response(request, entry, status=200 if is_update else 201)
 
 
@@ -201,10 +201,6 @@ def _namespace_entry(request: AdminRequest) -> Entry:
         updated_ms=namespace.store.created_ms,
         content=atom.description("NamespaceInfo", inner),
     )
-
-
-def _in_order(topic: Topic) -> list[Subscription]:
-    return [topic.subscriptions[name] for name in sorted(topic.subscriptions)]
 
 
 def _not_allowed(request: AdminRequest, methods: Sequence[str]) -> HttpRefused:

@@ -43,28 +43,40 @@ _FORWARDS: Final = {
 }
 
 
-# -- queues and topics ------------------------------------------------------------------------
+# -- queues, topics and subscriptions ---------------------------------------------------------
 
 
 async def create_entity(request: AdminRequest, content: Element) -> Queue:
+    target = request.target
+    is_subscription, name = target.kind is TargetKind.SUBSCRIPTION, target.path
+    if is_subscription:
+        name = subscription_path(request.topic().name, target.subscription or "")
     kind = entity_xml.kind_of(content)
-    if kind is SubscriptionDescription:
+    if is_subscription and kind is not SubscriptionDescription:
+        raise bad_request(f"The path names a subscription, but the body is a {own_name(content)}")
+    if kind is SubscriptionDescription and not is_subscription:
         raise bad_request("A subscription is created at TOPIC/subscriptions/NAME")
+    settings = _settings(request, content, None)
     with _config_errors():
-        description = kind(name=request.target.path, **_settings(request, content, None))
+        if is_subscription:
+            settings["rules"] = (_first_rule(request, content),)
+        description = kind(name=name, **settings)
         _check_forwarding(request, description, None)
         entity = request.namespace.create(description)
     await _durable(request.namespace)
     return entity
 
 
+def _first_rule(request: AdminRequest, content: Element) -> RuleDescription:
+    given = entity_xml.default_rule(content)
+    now_ms = request.namespace.now_ms()
+    if given is None:
+        return RuleDescription(name=DEFAULT_RULE, created_ms=now_ms)
+    return read_rule(given, child_text(given, "Name") or DEFAULT_RULE, now_ms=now_ms)
+
+
 async def update_entity(request: AdminRequest, content: Element) -> Queue:
     entity = request.entity()
-    await _update(request, entity, content)
-    return entity
-
-
-async def _update(request: AdminRequest, entity: Queue, content: Element) -> None:
     old = entity.description
     if entity_xml.kind_of(content) is not type(old):
         raise bad_request(f"{old} exists, but the body is a {own_name(content)}")
@@ -77,41 +89,7 @@ async def _update(request: AdminRequest, entity: Queue, content: Element) -> Non
         _check_forwarding(request, description, old)
         request.namespace.update(entity, description)
     await _durable(request.namespace)
-
-
-# -- subscriptions ----------------------------------------------------------------------------
-
-
-async def create_subscription(request: AdminRequest, content: Element) -> Subscription:
-    topic = request.topic()
-    if entity_xml.kind_of(content) is not SubscriptionDescription:
-        raise bad_request(f"The path names a subscription, but the body is a {own_name(content)}")
-    settings = _settings(request, content, None)
-    with _config_errors():
-        description = SubscriptionDescription(
-            name=subscription_path(topic.name, request.target.subscription or ""),
-            rules=(_first_rule(request, content),),
-            **settings,
-        )
-        _check_forwarding(request, description, None)
-        entity = request.namespace.create(description)
-    await _durable(request.namespace)
-    assert isinstance(entity, Subscription)
     return entity
-
-
-def _first_rule(request: AdminRequest, content: Element) -> RuleDescription:
-    given = entity_xml.default_rule(content)
-    now_ms = request.namespace.now_ms()
-    if given is None:
-        return RuleDescription(name=DEFAULT_RULE, created_ms=now_ms)
-    return read_rule(given, child_text(given, "Name") or DEFAULT_RULE, now_ms=now_ms)
-
-
-async def update_subscription(request: AdminRequest, content: Element) -> Subscription:
-    subscription = request.subscription()
-    await _update(request, subscription, content)
-    return subscription
 
 
 # -- rules ------------------------------------------------------------------------------------
@@ -160,18 +138,14 @@ async def _put_rules(
 
 
 async def delete(request: AdminRequest) -> None:
-    match request.target.kind:
-        case TargetKind.RULE:
-            subscription = request.subscription()
-            gone = request.rule(subscription)
-            rules = tuple(one for one in subscription.description.rules if one is not gone)
-            await _put_rules(request, subscription, rules)
-            return
-        case TargetKind.SUBSCRIPTION:
-            request.namespace.delete(request.subscription())
-        case _:
-            request.namespace.delete(request.entity())
-    await _durable(request.namespace)
+    if request.target.kind is TargetKind.RULE:
+        subscription = request.subscription()
+        gone = request.rule(subscription)
+        rules = tuple(one for one in subscription.description.rules if one is not gone)
+        await _put_rules(request, subscription, rules)
+    else:
+        request.namespace.delete(request.entity())
+        await _durable(request.namespace)
 
 
 # -- checks that a description cannot make by itself ------------------------------------------

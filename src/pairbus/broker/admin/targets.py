@@ -125,7 +125,9 @@ class AdminRequest:
         return version is None or version >= _MESSAGE_SIZE_SINCE
 
     def entity(self) -> Queue:
-        """Returns a queue or a topic. A subscription is not found by its path alone."""
+        """A queue or a topic, or a subscription if the path says that it is one."""
+        if self.target.kind is TargetKind.SUBSCRIPTION:
+            return self.subscription()
         found = self.namespace.find(self.target.entity)
         if found is None or isinstance(found, Subscription):
             raise not_found(f"queue or topic {shown(self.target.entity)!r}")

@@ -146,26 +146,12 @@ _TAGS: Final[dict[str, tuple[type, Any, Any]]] = {
 
 
 def _write_policies(policies: tuple[Policy, ...]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": policy.name,
-            "key": policy.key,
-            "secondary_key": policy.secondary_key,
-            "rights": sorted(policy.rights),
-        }
-        for policy in policies
-    ]
+    return [asdict(policy) | {"rights": sorted(policy.rights)} for policy in policies]
 
 
 def _read_policies(stored: list[dict[str, Any]]) -> tuple[Policy, ...]:
     return tuple(
-        Policy(
-            name=one["name"],
-            key=one["key"],
-            secondary_key=one["secondary_key"],
-            rights=frozenset(map(Right, one["rights"])),
-        )
-        for one in stored
+        Policy(**(one | {"rights": frozenset(map(Right, one["rights"]))})) for one in stored
     )
 
 

@@ -12,15 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from pairbus.amqp.engine import (
-    Attached,
-    Detached,
-    Disposed,
-    Event,
-    Flowed,
-    Link,
-    Transferred,
-)
+from pairbus.amqp.engine import Attached, Detached, Disposed, Event, Flowed, Link, Transferred
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.active_faults import ActiveFaults, Silence

@@ -6,7 +6,8 @@ the client.
 
 from __future__ import annotations
 
-from pairbus.amqp.engine import AmqpError, Link
+from pairbus.amqp.engine import Link
+from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.links import paths

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from pairbus.amqp.engine import AmqpError, Link, Session
+from pairbus.amqp.engine import Link, Session
+from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.tokens import Credentials, Grant, TokenRefused
 from pairbus.broker.namespace import Namespace

@@ -10,18 +10,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from pairbus.amqp.codec.batches import split_batch
+from pairbus.amqp.codec.batches import BATCH_FORMAT, split_batch
 from pairbus.amqp.codec.sections import slice_message
 from pairbus.amqp.codec.values import MalformedMessage
-from pairbus.amqp.engine import (
-    BATCH_FORMAT,
-    AmqpError,
-    Delivery,
-    Disposed,
-    Link,
-    Transferred,
-)
-from pairbus.amqp.outcomes import Outcome, OutcomeKind, rejected
+from pairbus.amqp.engine import Delivery, Disposed, Link, Transferred
+from pairbus.amqp.outcomes import AmqpError, Outcome, OutcomeKind, rejected
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.links.host import LinkHost

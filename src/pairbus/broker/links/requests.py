@@ -12,7 +12,8 @@ from functools import partial
 from typing import Final
 
 from pairbus.amqp.codec.values import MalformedMessage
-from pairbus.amqp.engine import AmqpError, Link, Transferred
+from pairbus.amqp.engine import Link, Transferred
+from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import OPERATION_OF_RIGHT, Operation
 from pairbus.broker.links import management, paths, rule_requests, tokens

@@ -12,7 +12,7 @@ import asyncio
 import ipaddress
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
@@ -53,36 +53,15 @@ HttpEndpoint = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(namespace: Namespace) -> Starlette:
-    async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok", "namespace": namespace.name})
-
-    async def meter(request: Request) -> Response:
-        check_manage(request, namespace)
-        return JSONResponse(namespace.meter.read().as_dict())
-
-    async def emulator_health(request: Request) -> Response:
-        return JSONResponse({"status": "healthy", "namespace": namespace.name})
-
-    async def metrics(request: Request) -> Response:
-        return await _metrics(request, namespace)
-
-    async def faults(request: Request) -> Response:
-        _check_faults_allowed(request, namespace)
-        return await _faults(request, namespace)
-
-    async def fault(request: Request) -> Response:
-        _check_faults_allowed(request, namespace)
-        return _fault(request, namespace)
-
     app = Starlette(
         routes=[
-            Route(HEALTH_PATH, health, methods=["GET"]),
-            Route(FAULTS_PATH, _with_json_errors(faults), methods=["GET", "POST", "DELETE"]),
+            Route(HEALTH_PATH, _health, methods=["GET"]),
+            Route(FAULTS_PATH, _with_json_errors(_faults), methods=["GET", "POST", "DELETE"]),
             Route(
-                FAULTS_PATH + "/{number:int}", _with_json_errors(fault), methods=["GET", "DELETE"]
+                FAULTS_PATH + "/{number:int}", _with_json_errors(_fault), methods=["GET", "DELETE"]
             ),
-            Route(METER_PATH, _with_json_errors(meter), methods=["GET"]),
-            Route(METRICS_PATH, metrics, methods=["GET"]),
+            Route(METER_PATH, _with_json_errors(_meter), methods=["GET"]),
+            Route(METRICS_PATH, _metrics, methods=["GET"]),
         ],
         exception_handlers={
             HTTPException: _http_error,
@@ -94,12 +73,21 @@ def make_app(namespace: Namespace) -> Starlette:
     # The service's paths are entity names: they never end in a slash that could be redirected.
     app.router.redirect_slashes = False
     # Entity names may hold slashes, encoded or not, so the administration reads paths by itself.
-    app.router.default = AdministrationGate(
-        namespace,
-        administration(namespace),
-        {_USUAL_METRICS_PATH: metrics, _USUAL_HEALTH_PATH: emulator_health},
-    )
+    app.router.default = AdministrationGate(namespace, administration(namespace))
     return app
+
+
+def _namespace(request: Request) -> Namespace:
+    found: Namespace = request.app.state.namespace
+    return found
+
+
+async def _health(request: Request) -> Response:
+    return JSONResponse({"status": "ok", "namespace": _namespace(request).name})
+
+
+async def _emulator_health(request: Request) -> Response:
+    return JSONResponse({"status": "healthy", "namespace": _namespace(request).name})
 
 
 class AdministrationGate:
@@ -109,12 +97,13 @@ class AdministrationGate:
     the queue sends an `api-version`, as all clients of the administration do.
     """
 
-    def __init__(
-        self, namespace: Namespace, app: ASGIApp, monitoring: Mapping[str, HttpEndpoint]
-    ) -> None:
+    def __init__(self, namespace: Namespace, app: ASGIApp) -> None:
         self._namespace = namespace
         self._app = app
-        self._monitoring = monitoring
+        self._monitoring = {
+            _USUAL_METRICS_PATH: _metrics,
+            _USUAL_HEALTH_PATH: _emulator_health,
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint = self._monitoring.get(scope["path"])
@@ -199,7 +188,15 @@ def _check_faults_allowed(request: Request, namespace: Namespace) -> None:
         raise refused
 
 
-async def _faults(request: Request, namespace: Namespace) -> Response:
+async def _meter(request: Request) -> Response:
+    namespace = _namespace(request)
+    check_manage(request, namespace)
+    return JSONResponse(namespace.meter.read().as_dict())
+
+
+async def _faults(request: Request) -> Response:
+    namespace = _namespace(request)
+    _check_faults_allowed(request, namespace)
     controller = namespace.faults
     if request.method == "GET":
         return _listing(controller.faults)
@@ -232,8 +229,9 @@ def _check_entity(namespace: Namespace, fault: Fault) -> None:
     raise HttpRefused(400, f"namespace {namespace.name!r} has no entity {path!r}; {hint}")
 
 
-def _fault(request: Request, namespace: Namespace) -> Response:
-    number = request.path_params["number"]
+async def _fault(request: Request) -> Response:
+    namespace, number = _namespace(request), request.path_params["number"]
+    _check_faults_allowed(request, namespace)
     found = namespace.faults.find(number)
     if found is None:
         raise HttpRefused(404, f"there is no fault {number}; GET {FAULTS_PATH} lists them")
@@ -267,10 +265,11 @@ def _seed(body: dict[str, Any]) -> int | None:
     return seed
 
 
-async def _metrics(request: Request, namespace: Namespace) -> Response:
+async def _metrics(request: Request) -> Response:
     """Allows requests from this machine without a token, because a scraper has no key. Others need
     Manage.
     """
+    namespace = _namespace(request)
     try:
         if not _is_from_loopback(request):
             check_manage(request, namespace)
@@ -327,8 +326,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 def _log(request: Request, refused: HttpRefused) -> None:
     """Only what a key or a limit refuses. A missing entity is an ordinary answer."""
-    namespace: Namespace = request.app.state.namespace
-    client = request.scope.get("client")
+    namespace, client = _namespace(request), request.scope.get("client")
     if refused.status in (401, 403, 413):
         namespace.refusals.add(
             peer_name(client),

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from pairbus.broker.hosts import host_of
-from pairbus.broker.links.connection import AmqpConnection
+from pairbus.broker.links.amqp_connection import AmqpConnection
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.connection_limit import Slot
 from pairbus.broker.port.http import make_app

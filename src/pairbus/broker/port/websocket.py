@@ -21,7 +21,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from pairbus.broker.hosts import HostNames, host_of
-from pairbus.broker.links.connection import AmqpConnection
+from pairbus.broker.links.amqp_connection import AmqpConnection
 from pairbus.broker.port.connection_limit import Slot
 
 PATH: Final = "/$servicebus/websocket"

@@ -9,17 +9,19 @@ from pairbus.broker.rules.actions import PropertyChanges, apply_changes, compile
 from pairbus.broker.rules.compile import compile_filter
 from pairbus.broker.rules.facts import Facts
 from pairbus.broker.rules.filters import (
+    BATCH_WORK_MAX,
     CORRELATION_PROPERTIES,
     CorrelationFilter,
     EvaluationError,
     FalseFilter,
     Filter,
     RuleError,
+    RuleWork,
     SqlAction,
     SqlFilter,
     TrueFilter,
+    work_of,
 )
-from pairbus.broker.rules.work import BATCH_WORK_MAX, RuleWork, work_of
 
 __all__ = [
     "BATCH_WORK_MAX",

@@ -20,9 +20,8 @@ from pairbus.amqp.codec.sections import (
 )
 from pairbus.amqp.codec.types import Timestamp
 from pairbus.amqp.codec.values import MalformedMessage
-from pairbus.broker.rules.filters import EvaluationError
+from pairbus.broker.rules.filters import EvaluationError, WorkBudget
 from pairbus.broker.rules.values import from_ms, to_python
-from pairbus.broker.rules.work import WorkBudget
 
 _WORK_OF_A_PROPERTY: Final = 10
 """An action writes all application properties again."""

@@ -18,7 +18,6 @@ from typing import Any, Final
 from uuid import uuid4
 
 from pairbus.amqp.engine import (
-    AmqpError,
     Attached,
     ConnectionClosed,
     Detached,
@@ -30,12 +29,13 @@ from pairbus.amqp.engine import (
     Link,
     Opened,
     Oversized,
-    SaslServer,
     Session,
     SessionBegun,
     SessionEnded,
     Transferred,
 )
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.sasl import SaslServer
 from pairbus.broker.entities.namespace_options import Limits
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.faulty_transport import FaultyTransport

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 import trustme
 
-from pairbus.amqp.client.connection import (
+from pairbus.amqp.client.blocking import (
     Connection,
     ConnectionLost,
     LinkLost,

@@ -15,12 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
-from pairbus.amqp.client.errors import ClientError, ConnectionLost, LinkLost, PeerSilent
 from pairbus.amqp.client.links import (
+    ClientError,
     ClientLink,
     ClientReceiverLink,
     ClientSenderLink,
+    ConnectionLost,
+    LinkLost,
     MessageFactory,
+    PeerSilent,
 )
 from pairbus.amqp.client.protocol import ClientProtocol
 from pairbus.amqp.client.transport import Transport
