@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pairbus.amqp.client import connection as amqp
+from pairbus.amqp.client import blocking as amqp
 from pairbus.cost.meter import Meter, Reading
 from pairbus.errors import OptionsError
 from pairbus.fast.connection import NamespaceConnection, tls_context

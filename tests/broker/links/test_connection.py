@@ -9,7 +9,7 @@ import pytest
 from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong, UShort
 from pairbus.amqp.frames import AMQP_HEADER, SASL_HEADER, decode_performative, encode_frame
 from pairbus.broker import Broker, Limits
-from pairbus.broker.links import connection as connection_module
+from pairbus.broker.links import amqp_connection as connection_module
 
 HANDSHAKE = (
     SASL_HEADER
