@@ -115,22 +115,6 @@ def test_a_receiver_without_credit_is_skipped_until_it_has_new_credit(store):
     assert mailbox.next_delivery()[0] is poor
 
 
-def test_without_a_receiver_with_credit_nothing_is_delivered(store):
-    assert make(store, sequences=[1]).next_delivery() is None
-
-
-def test_a_waiting_receiver_is_served_when_a_message_arrives(store):
-    mailbox = make(store)
-    taker = Taker()
-    mailbox.attach()
-    mailbox.has_credit(taker)
-    assert mailbox.next_delivery() is None
-
-    mailbox.arrive(message(1))
-
-    assert mailbox.next_delivery()[0] is taker
-
-
 def test_a_detached_receiver_gets_nothing(store):
     mailbox = make(store, sequences=[1])
     taker = Taker()
@@ -213,50 +197,7 @@ def test_locks_expire_in_order_and_renewal_puts_one_off(store):
     assert mailbox.expired_locks(now_ms=150) == [second, first]
 
 
-def test_unlocked_and_given_back_it_is_first_again(store):
-    mailbox = make(store, sequences=[1, 2])
-    mailbox.has_credit(taker := Taker())
-    lock = lock_next(mailbox, taker)
-
-    mailbox.unlock(lock.message)
-    mailbox.give_back(lock.message)
-
-    assert lock.message.lock is None
-    assert mailbox.valid_lock(lock.token, now_ms=0) is None
-    assert mailbox.next_delivery()[1] is lock.message
-
-
-def test_a_forgotten_message_leaves_no_trace(store):
-    mailbox = make(store, sequences=[1])
-    mailbox.has_credit(taker := Taker())
-    lock = lock_next(mailbox, taker)
-
-    mailbox.forget(lock.message, was_active=True)
-
-    assert mailbox.held == {}
-    assert not mailbox.locks
-    assert lock.message.lock is None
-
-
 # -- sessions ---------------------------------------------------------------------------------
-
-
-@pytest.mark.req("B-06")
-def test_a_session_is_given_only_to_its_holder_and_in_order(store):
-    mailbox = make(
-        store, has_sessions=True, sequences=[(1, "a"), (2, "b"), (3, "a"), (4, "b"), (5, "a")]
-    )
-    taker = Taker()
-    taker.session = mailbox.sessions.hold("a", taker, until_ms=100)
-    mailbox.attach()
-    mailbox.has_credit(taker)
-
-    found = []
-    while (delivery := mailbox.next_delivery()) is not None:
-        mailbox.lock(delivery[1], until_ms=0, session=taker.session)
-        found.append(delivery[1].sequence)
-
-    assert found == [1, 3, 5]
 
 
 def test_one_session_without_messages_does_not_stop_the_next(store):
@@ -284,20 +225,6 @@ def test_messages_of_a_free_session_stay_on_the_disk(store):
     assert mailbox.sessions.next_available() == "a"
 
 
-def test_a_returned_message_goes_to_the_sessions_holder(store):
-    mailbox = make(store, has_sessions=True, sequences=[(1, "a")])
-    taker = Taker()
-    taker.session = mailbox.sessions.hold("a", taker, until_ms=100)
-    mailbox.has_credit(taker)
-    lock = lock_next(mailbox, taker)
-    assert mailbox.next_delivery() is None
-
-    mailbox.unlock(lock.message)
-    mailbox.give_back(lock.message)
-
-    assert mailbox.next_delivery()[1] is lock.message
-
-
 @pytest.mark.req("B-06")
 def test_a_message_of_a_session_is_locked_as_long_as_its_session(store):
     mailbox = make(store, has_sessions=True, sequences=[(1, "a")])
@@ -312,14 +239,6 @@ def test_a_message_of_a_session_is_locked_as_long_as_its_session(store):
     assert mailbox.valid_lock(lock.token, now_ms=300) is None
     assert mailbox.expired_locks(now_ms=1000) == []
     assert mailbox.next_lock_expiry_ms == 300
-
-
-def test_a_session_without_its_last_message_is_not_available(store):
-    mailbox = make(store, has_sessions=True, sequences=[(1, "a")])
-
-    mailbox.forget(message(1, "a"), was_active=True)
-
-    assert mailbox.sessions.next_available() is None
 
 
 def test_a_session_that_was_released_gives_nothing(store):

@@ -23,79 +23,6 @@ def test_sessions_of_the_data_file_are_available_in_the_order_of_their_oldest_me
 
 
 @pytest.mark.req("B-06")
-def test_a_held_session_is_not_available_to_others():
-    found = sessions(("s", 1), ("t", 1))
-
-    held = found.hold("s", A, until_ms=100)
-
-    assert found.is_held("s")
-    assert held.holder is A
-    assert held.window is not None
-    assert found.next_available() == "t"
-
-
-@pytest.mark.req("B-06")
-def test_a_session_that_is_released_is_available_behind_those_that_wait():
-    found = sessions(("s", 1), ("t", 1))
-    held = found.hold("s", A, until_ms=100)
-
-    found.release(held)
-
-    assert not found.is_held("s")
-    assert (held.holder, held.window) == (None, None)
-    assert found.next_available() == "t"
-    found.hold("t", A, until_ms=100)
-    assert found.next_available() == "s"
-
-
-def test_a_session_without_messages_can_be_held_and_is_forgotten_when_released():
-    found = sessions()
-
-    held = found.hold("empty", A, until_ms=100)
-    assert found.find("empty") is held
-    assert found.with_messages() == []
-    found.release(held)
-
-    assert len(found) == 0
-    assert found.next_available() is None
-
-
-def test_a_session_is_available_from_its_first_message_to_its_last():
-    found = sessions()
-
-    found.count("s", +1)
-    found.count("s", +1)
-    assert found.next_available() == "s"
-    found.count("s", -1)
-    assert found.next_available() == "s"
-    found.count("s", -1)
-
-    assert found.next_available() is None
-    assert len(found) == 0
-
-
-def test_messages_that_arrive_while_a_session_is_held_are_counted():
-    found = sessions()
-    held = found.hold("s", A, until_ms=100)
-
-    assert found.count("s", +1) is held
-    assert found.next_available() is None
-    found.release(held)
-
-    assert found.next_available() == "s"
-
-
-def test_a_held_session_stays_when_its_last_message_goes():
-    found = sessions(("s", 1))
-    held = found.hold("s", A, until_ms=100)
-
-    found.count("s", -1)
-
-    assert found.find("s") is held
-    assert found.is_held("s")
-
-
-@pytest.mark.req("B-06")
 def test_locks_expire_at_their_time_and_renewal_puts_it_off():
     found = sessions()
     first = found.hold("a", A, until_ms=100)
@@ -120,14 +47,6 @@ def test_a_session_that_is_ending_expires_only_once():
     assert found.expired(now_ms=100) == []
     assert found.next_lock_expiry_ms is None
     assert found.is_held("a")
-
-
-def test_no_session_is_held_at_first():
-    found = sessions()
-
-    assert found.next_lock_expiry_ms is None
-    assert found.find("s") is None
-    assert not found.is_held("s")
 
 
 NAMES = st.sampled_from("abc")

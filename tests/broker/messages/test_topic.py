@@ -8,7 +8,7 @@ import pytest
 from pairbus.broker.entities.descriptions import QueueDescription, RuleDescription, Status
 from pairbus.broker.messages import topic as topic_module
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
-from pairbus.broker.rules import SqlAction, work
+from pairbus.broker.rules import SqlAction, filters
 from pairbus.testing import ManualClock
 from tests.broker.messages.topic_world import (
     at,
@@ -162,7 +162,7 @@ def test_the_work_of_joining_and_of_actions_counts_too(make_world):
     "expression", ["+".join(["n"] * 100) + " > 0", " OR ".join(["n = 0"] * 100)], ids=["sum", "or"]
 )
 def test_many_rules_are_too_much_work_even_if_each_is_little(make_world, monkeypatch, expression):
-    monkeypatch.setattr(work, "WORK_MAX", 1000)
+    monkeypatch.setattr(filters, "WORK_MAX", 1000)
     rules = [rule(expression, name=f"r-{number}") for number in range(30)]
     world = make_world(topic(), sub("many", *rules), sub("one", rule("n = 1")))
 

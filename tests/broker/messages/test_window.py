@@ -72,16 +72,6 @@ def test_a_wanted_arrival_needs_no_disk():
     assert disk.reads == []
 
 
-def test_messages_without_a_receiver_stay_on_the_disk():
-    held = {}
-    window = Window(held, Disk(1).read, last_committed=0)
-
-    window.arrive(message(1), wanted=False)
-
-    assert held == {}
-    assert drain(window) == [1]
-
-
 def test_a_full_window_leaves_the_rest_to_the_disk(small):
     disk, held = Disk(), {}
     window = Window(held, disk.read, last_committed=0)
@@ -106,40 +96,6 @@ def test_bytes_fill_a_window_too(monkeypatch):
     assert drain(window) == [1, 2, 3]
 
 
-def test_a_latecomer_below_the_mark_takes_its_place():
-    window = Window({}, Disk().read, last_committed=0)
-    window.arrive(message(5), wanted=True)
-    window.arrive(message(9), wanted=True)
-
-    window.arrive(message(2), wanted=True)
-
-    assert drain(window) == [2, 5, 9]
-
-
-def test_a_latecomer_to_a_full_window_pushes_the_rest_back_to_the_disk(small):
-    disk, held = Disk(5, 6, 7), {}
-    window = Window(held, disk.read, last_committed=0)
-    for sequence in (5, 6, 7):
-        window.arrive(message(sequence), wanted=True)
-
-    disk.sequences.add(2)
-    window.arrive(message(2), wanted=True)
-
-    assert held == {}
-    assert drain(window) == [2, 5, 6, 7]
-
-
-def test_a_returned_message_is_first_again():
-    window = Window({}, Disk().read, last_committed=0)
-    for sequence in (1, 2):
-        window.arrive(message(sequence), wanted=True)
-    first = window.take()
-
-    window.give_back(first)
-
-    assert drain(window) == [1, 2]
-
-
 def test_a_returned_message_waits_for_those_before_it_on_the_disk(small):
     """1 to 3 are pushed out while 9 is lent; when 9 returns, it must not overtake them."""
     disk = Disk(9)
@@ -155,40 +111,6 @@ def test_a_returned_message_waits_for_those_before_it_on_the_disk(small):
     window.give_back(lent)
 
     assert drain(window) == [2, 3, 4, 5, 9]
-
-
-def test_locked_and_busy_messages_are_passed_over():
-    held = {}
-    window = Window(held, Disk().read, last_committed=0)
-    for sequence in (1, 2, 3):
-        window.arrive(message(sequence), wanted=True)
-    held[1].lock = object()
-    held[2].busy = True
-
-    assert drain(window) == [3]
-
-
-def test_a_removed_message_is_skipped():
-    held = {}
-    window = Window(held, Disk().read, last_committed=0)
-    for sequence in (1, 2):
-        window.arrive(message(sequence), wanted=True)
-
-    del held[1]
-
-    assert drain(window) == [2]
-
-
-def test_a_cleared_window_begins_again_from_the_disk():
-    disk, held = Disk(1, 2, 3), {}
-    window = Window(held, disk.read, last_committed=3)
-    lent = window.take()
-    lent.lock = object()
-
-    window.clear()
-
-    assert list(held) == [1]
-    assert drain(window) == [2, 3]
 
 
 def test_messages_that_vanish_from_the_window_do_not_fill_it_for_ever(monkeypatch):
