@@ -31,7 +31,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.broker.faults import Hang, Throttle, Unreachable
 from pairbus.broker.links.tokens import make_token
-from pairbus.errors import BrokerError, ConfigError
+from pairbus.errors import BrokerError
 from pairbus.testing import ManualClock
 from tests.interop.bus import POLICIES, Bus, take
 from tests.interop.conftest import Closing
@@ -646,50 +646,6 @@ def test_faults_are_started_listed_and_cleared_over_http(bus, broker):
     assert http(broker, "DELETE", "/$faults") == (200, {"faults": []})
 
 
-def test_a_script_over_http(broker):
-    script = [{"at": 0, "kind": "throttle", "rate": 0.5}, {"at": 60, "kind": "hang"}]
-    status, planned = http(broker, "POST", "/$faults", {"script": script, "seed": 7})
-    assert status == 201
-    assert [one["state"] for one in planned["faults"]] == ["active", "planned"]
-    _, again = http(broker, "POST", "/$faults", {"script": script, "seed": 7})
-    assert [one["seed"] for one in again["faults"]] == [one["seed"] for one in planned["faults"]]
-    assert http(broker, "DELETE", "/$faults") == (200, {"faults": []})
-    assert broker.faults.all() == []
-
-
-@pytest.mark.parametrize("policy", ["", "sender", "listener"])
-def test_faults_over_http_need_the_manage_claim(broker, policy):
-    status, answer = http(broker, "POST", "/$faults", {"kind": "hang"}, policy=policy)
-    assert status == 401
-    assert "error" in answer
-    assert broker.faults.all() == []
-    assert http(broker, "GET", "/$faults", policy="manager")[0] == 200
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({"kind": "flood"}, "kind is 'flood', but must be one of unreachable"),
-        ({"kind": "throttle", "rate": 7}, "rate is 7, but must be a number from 0 to 1"),
-        ({"script": [{"kind": "hang"}]}, "entry 0 of the script needs 'at'"),
-        ({"script": [], "seed": -1}, "seed is -1, but must be a whole number from 0"),
-        ({"script": [], "sed": 1}, "but no 'sed'"),
-        ([], "the body must be a fault"),
-        (b"{", "the body is not JSON"),
-        (b"[" * 100_000, "the body is not JSON"),
-    ],
-)
-def test_an_impossible_setting_is_refused_over_http(broker, body, words):
-    status, answer = http(broker, "POST", "/$faults", body)
-    assert status == 400
-    assert words in answer["error"]
-
-
-def test_a_body_without_end_is_refused_over_http(broker):
-    status, answer = http(broker, "POST", "/$faults", b" " * (1024 * 1024 + 1))
-    assert (status, answer) == (413, {"error": "The body has more than 1048576 bytes"})
-
-
 @pytest.mark.parametrize("fault", [{"kind": "unreachable"}, {"kind": "restart"}])
 def test_the_answer_to_a_request_that_closes_the_port_still_arrives(broker, fault):
     status, started = http(broker, "POST", "/$faults", {**fault, "seconds": 60})
@@ -702,8 +658,3 @@ def test_the_answer_to_a_request_that_closes_the_port_still_arrives(broker, faul
 def test_a_jump_of_the_clock_can_be_taken_back_over_http(broker):
     http(broker, "POST", "/$faults", {"kind": "clock_jump", "offsetSeconds": 86_400})
     assert http(broker, "DELETE", "/$faults")[0] == 200
-
-
-def test_impossible_faults_are_refused_in_python(broker):
-    with pytest.raises(ConfigError, match="rate is 2, but must be a number from 0 to 1"):
-        broker.faults.throttle("orders", rate=2)

@@ -199,3 +199,54 @@ def test_faults_over_http_end_by_themselves(site):
         ("hang", NOW + 600),
         ("cannot_send", NOW + 605),
     ]
+
+
+@pytest.mark.req("B-13")
+def test_a_script_of_faults_is_the_same_with_the_same_seed(site):
+    script = [{"at": 0, "kind": "throttle", "rate": 0.5}, {"at": 60, "kind": "hang"}]
+    body = json.dumps({"script": script, "seed": 7}).encode()
+
+    first, second = (site.ask("POST", "/$faults", body) for _ in range(2))
+    faults = [json.loads(answer.body)["faults"] for answer in (first, second)]
+
+    assert first.status == 201
+    assert [one["state"] for one in faults[0]] == ["active", "planned"]
+    assert [one["seed"] for one in faults[0]] == [one["seed"] for one in faults[1]]
+    assert json.loads(site.ask("DELETE", "/$faults").body) == {"faults": []}
+    assert site.namespace.faults.faults == []
+
+
+@pytest.mark.parametrize("authorization", [None, token(SENDER)])
+def test_faults_need_the_manage_claim(site, authorization):
+    answer = site.ask("POST", "/$faults", b'{"kind": "hang"}', authorization=authorization)
+
+    assert answer.status == 401
+    assert "error" in json.loads(answer.body)
+    assert site.namespace.faults.faults == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"kind": "flood"}', "kind is 'flood', but must be one of unreachable"),
+        (b'{"kind": "throttle", "rate": 7}', "rate is 7, but must be a number from 0 to 1"),
+        (b'{"script": [{"kind": "hang"}]}', "entry 0 of the script needs 'at'"),
+        (b'{"script": [], "seed": -1}', "seed is -1, but must be a whole number from 0"),
+        (b'{"script": [], "sed": 1}', "but no 'sed'"),
+        (b"[]", "the body must be a fault"),
+        (b"{", "the body is not JSON"),
+        (b"[" * 100_000, "the body is not JSON"),
+    ],
+)
+def test_an_impossible_fault_is_refused(site, body, words):
+    answer = site.ask("POST", "/$faults", body)
+
+    assert answer.status == 400
+    assert words in json.loads(answer.body)["error"]
+
+
+def test_a_fault_without_end_is_refused(site):
+    answer = site.ask("POST", "/$faults", b" " * (1024 * 1024 + 1))
+
+    assert answer.status == 413
+    assert json.loads(answer.body) == {"error": "The body has more than 1048576 bytes"}
