@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pairbus import events
-from pairbus.client.route.router import Ping, Router, ToPrimary
+from pairbus.client.route.plans import Ping, ToPrimary
+from pairbus.client.route.router import Router
 from pairbus.client.timing import FIRST_PING_PHASE_MIN, QUEUE_REST_SECONDS
 
 DOWN = ConnectionError("the primary is down")

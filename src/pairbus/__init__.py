@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from pairbus.client.blocking.client import ServiceBusClient as ServiceBusClient
-    from pairbus.client.sdk.errors import BacklogExhausted as BacklogExhausted
-    from pairbus.client.sdk.errors import ClientFaulted as ClientFaulted
-    from pairbus.client.sdk.errors import EnvelopeTooLarge as EnvelopeTooLarge
-    from pairbus.client.sdk.errors import PairingError as PairingError
-    from pairbus.client.sdk.errors import SequenceNumberUnknown as SequenceNumberUnknown
-    from pairbus.client.sdk.errors import SyphonNotInstalled as SyphonNotInstalled
-    from pairbus.client.sdk.errors import UnknownSequenceNumber as UnknownSequenceNumber
+    from pairbus.client.sdk.pairing_errors import BacklogExhausted as BacklogExhausted
+    from pairbus.client.sdk.pairing_errors import ClientFaulted as ClientFaulted
+    from pairbus.client.sdk.pairing_errors import EnvelopeTooLarge as EnvelopeTooLarge
+    from pairbus.client.sdk.pairing_errors import PairingError as PairingError
+    from pairbus.client.sdk.pairing_errors import SequenceNumberUnknown as SequenceNumberUnknown
+    from pairbus.client.sdk.pairing_errors import SyphonNotInstalled as SyphonNotInstalled
+    from pairbus.client.sdk.pairing_errors import UnknownSequenceNumber as UnknownSequenceNumber
     from pairbus.errors import OptionsError as OptionsError
     from pairbus.errors import OutboxError as OutboxError
     from pairbus.errors import PairbusError as PairbusError
@@ -37,13 +37,13 @@ _HOMES = {
     "OptionsError": "pairbus.errors",
     "Outbox": "pairbus.options",
     "OutboxError": "pairbus.errors",
-    "PairingError": "pairbus.client.sdk.errors",
-    "SyphonNotInstalled": "pairbus.client.sdk.errors",
-    "BacklogExhausted": "pairbus.client.sdk.errors",
-    "EnvelopeTooLarge": "pairbus.client.sdk.errors",
-    "ClientFaulted": "pairbus.client.sdk.errors",
-    "SequenceNumberUnknown": "pairbus.client.sdk.errors",
-    "UnknownSequenceNumber": "pairbus.client.sdk.errors",
+    "PairingError": "pairbus.client.sdk.pairing_errors",
+    "SyphonNotInstalled": "pairbus.client.sdk.pairing_errors",
+    "BacklogExhausted": "pairbus.client.sdk.pairing_errors",
+    "EnvelopeTooLarge": "pairbus.client.sdk.pairing_errors",
+    "ClientFaulted": "pairbus.client.sdk.pairing_errors",
+    "SequenceNumberUnknown": "pairbus.client.sdk.pairing_errors",
+    "UnknownSequenceNumber": "pairbus.client.sdk.pairing_errors",
 }
 
 __all__ = [*_HOMES]

@@ -13,7 +13,7 @@ PairbusError
     └── StartError            the broker cannot start (port taken, folder not writable)
 
 What a paired client raises derives from the official SDK's errors as well:
-`pairbus.client.sdk.errors`.
+`pairbus.client.sdk.pairing_errors`.
 """
 
 from collections.abc import Iterator

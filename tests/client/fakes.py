@@ -83,7 +83,22 @@ def pairing_of(
     events: list[Event] = []
     settings = {"failover_interval": AT_ONCE, "observers": [events.append], **settings}
     client = plain_client(PRIMARY, retry_total=retry_total)
-    return PairingCore(client, options(**settings), found(queues), clock=clock), events
+    pairing = PairingCore(client, options(**settings), found(queues), clock=clock)
+    pairing.pool = NoConnections()
+    return pairing, events
+
+
+class NoConnections:
+    """In place of a shell's pool, where nothing is sent."""
+
+    is_ready = False
+    kept: frozenset[str] = frozenset()
+
+    def has_ready(self, queue: str) -> bool:
+        return self.is_ready
+
+    def trim(self, *, keep: frozenset[str]) -> None:
+        self.kept = keep
 
 
 def outage() -> ServiceBusConnectionError:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pairbus.client.backlog_batch import BacklogBatch, make_batches
 from pairbus.client.sdk import private
-from pairbus.client.sdk.errors import EnvelopeTooLarge
 from pairbus.client.sdk.messages import diverted
+from pairbus.client.sdk.pairing_errors import EnvelopeTooLarge
 from tests.client.fakes import plain_client
 
 QUEUE = "contoso/x-servicebus-transfer/0"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pairbus.client.billing import extra_units
 from pairbus.client.sdk import private
-from pairbus.client.sdk.messages import Batch, diverted
+from pairbus.client.sdk.batches import Batch
+from pairbus.client.sdk.messages import diverted
 from pairbus.cost.meter import units_of
 from tests.client.fakes import plain_client
 

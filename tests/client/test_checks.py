@@ -10,7 +10,7 @@ import pytest
 
 import pairbus
 from pairbus.client import checks
-from pairbus.client.sdk.errors import (
+from pairbus.client.sdk.pairing_errors import (
     PairingError,
     SequenceNumberUnknown,
     UnknownSequenceNumber,

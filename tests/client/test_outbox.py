@@ -19,7 +19,7 @@ from pairbus.client import outbox as outbox_module
 from pairbus.client.outbox import ClientOutbox, drain
 from pairbus.client.route.plans import Drain
 from pairbus.client.sdk.encoded import encode
-from pairbus.client.sdk.errors import BacklogExhausted, EnvelopeTooLarge
+from pairbus.client.sdk.pairing_errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.client.steps import OnDisk, SendStored, run
 from pairbus.errors import OutboxError
 from pairbus.events import Event, HeldInOutbox, LeftOutbox, OutboxOpened, OutboxStalled

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+import weakref
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from pairbus.client.pairing import PairingCore
-from pairbus.client.route.router import Nowhere, Ping, Probe, ToBacklog, ToPrimary
-from pairbus.client.sdk.errors import PairingError
+from pairbus.client.route.plans import Ping, Probe, ToBacklog, ToPrimary
+from pairbus.client.sdk.pairing_errors import PairingError
 from pairbus.client.timing import READY_RETRY_SECONDS
 from pairbus.events import (
     BacklogReadmitted,
@@ -27,6 +29,7 @@ from pairbus.events import (
     SendFailed,
     Throttled,
 )
+from pairbus.telemetry.sends import SendTotals
 from tests.client.fakes import Clock, busy, outage, pairing_of
 
 PATH = "orders"
@@ -47,29 +50,6 @@ def to_backlog(pairing: PairingCore, path: str = PATH) -> ToBacklog:
 def fail_over(pairing: PairingCore, path: str = PATH) -> ToBacklog:
     assert pairing.failed(path, to_primary(pairing, path), outage())
     return to_backlog(pairing, path)
-
-
-# --- what it starts from
-
-
-def test_names_and_bounds_are_those_of_the_clients_and_the_options(clock: Clock) -> None:
-    pairing, _ = pairing_of(
-        clock,
-        queues=2,
-        retry_total=5,
-        send_timeout=timedelta(seconds=20),
-        throttle_wait=timedelta(seconds=12),
-    )
-
-    assert pairing.namespace == "contoso"
-    assert pairing.secondary == "backup.servicebus.windows.net"
-    assert pairing.backlog_queues == (
-        "contoso/x-servicebus-transfer/0",
-        "contoso/x-servicebus-transfer/1",
-    )
-    assert pairing.timing.send_seconds == 20.0
-    assert (pairing.timing.throttle_wait_seconds, pairing.timing.throttle_waits_max) == (12.0, 5)
-    assert pairing.is_ready_mode
 
 
 # --- decisions, and who is notified of them
@@ -126,65 +106,7 @@ def test_an_observer_may_use_the_pairing_that_notifies_it(clock: Clock) -> None:
     assert isinstance(pairing.plan(PATH), ToPrimary)
 
 
-def test_an_observer_can_be_removed(clock: Clock) -> None:
-    pairing, _ = pairing_of(clock)
-    events: list[Event] = []
-    end = pairing.observe(events.append)
-    end()
-
-    fail_over(pairing)
-
-    assert events == []
-
-
-def test_a_call_that_began_in_the_backlog_stays_there_when_the_entity_is_back(
-    clock: Clock,
-) -> None:
-    pairing, _ = pairing_of(clock)
-    fail_over(pairing)
-    pairing.mark_path_healthy(PATH)
-
-    assert isinstance(pairing.plan(PATH), ToPrimary)
-    assert isinstance(pairing.plan(PATH, is_begun=True), ToBacklog)
-
-
-def test_where_no_queue_is_left_both_causes_are_known(clock: Clock) -> None:
-    pairing, _ = pairing_of(clock, queues=1)
-    primary_error, backlog_error = outage(), outage()
-    pairing.failed(PATH, to_primary(pairing), primary_error)
-    pairing.failed(PATH, to_backlog(pairing), backlog_error)
-
-    expected = Nowhere(primary_error, backlog_error)
-
-    assert pairing.plan(PATH) == expected
-    assert pairing.plan(PATH, is_begun=True) == expected
-    assert pairing.causes(PATH) == expected
-
-
-@pytest.mark.req("F-06")
-def test_the_sdk_retries_on_a_backlog_queue_only_if_there_is_no_other(clock: Clock) -> None:
-    pairing, _ = pairing_of(clock, queues=2)
-    assert pairing.backlog_retries() == 0
-
-    pairing.failed(PATH, fail_over(pairing), outage())
-
-    assert pairing.backlog_retries() == 3  # as the secondary's client was told
-
-
 # --- by hand
-
-
-@pytest.mark.req("A-11")
-def test_marking_a_path_healthy_brings_it_back_and_says_whether_it_was_away(
-    clock: Clock,
-) -> None:
-    pairing, events = pairing_of(clock)
-    fail_over(pairing)
-
-    assert pairing.mark_path_healthy("ORDERS") is True
-    assert pairing.mark_path_healthy(PATH) is False
-    assert isinstance(events[-1], FailedBack)
-    assert events[-1].reason == "by hand"
 
 
 @pytest.mark.req("A-11")
@@ -224,13 +146,13 @@ def test_the_status_has_dates_of_now(clock: Clock) -> None:
 def test_the_first_ping_is_due_in_the_second_half_of_its_interval(clock: Clock) -> None:
     pairing, _ = pairing_of(clock, secondary_connections="lazy")
     fail_over(pairing)
-    tasks, due, _ = pairing.take_due_tasks(lambda queue: False)
+    tasks, due = pairing.take_due_tasks()
     assert tasks == []
     assert due is not None
     assert 1030.0 <= due <= 1060.0
 
     clock.advance(60)
-    tasks, next_due, _ = pairing.take_due_tasks(lambda queue: False)
+    tasks, next_due = pairing.take_due_tasks()
 
     assert tasks == [Ping(PATH, 0)]
     assert next_due is None or next_due > clock.now
@@ -241,59 +163,39 @@ def test_what_an_entity_would_use_is_to_be_made_ready(clock: Clock) -> None:
     with pairing.decide() as router:
         queue = router.register(PATH, now=clock.now)
 
-    tasks, _, wanted = pairing.take_due_tasks(lambda queue: False)
+    tasks, _ = pairing.take_due_tasks()
 
-    assert wanted == (queue,)
+    assert pairing.pool.kept == {queue}
     assert tasks == [Probe(str(queue))]
-    assert pairing.take_due_tasks(lambda queue: True)[0] == []
+    pairing.pool.is_ready = True
+    assert pairing.take_due_tasks()[0] == []
 
 
 def test_what_could_not_be_made_ready_is_left_alone_for_a_while(clock: Clock) -> None:
     pairing, _ = pairing_of(clock)
     to_primary(pairing)
-    [probe] = pairing.take_due_tasks(lambda queue: False)[0]
+    [probe] = pairing.take_due_tasks()[0]
     assert isinstance(probe, Probe)
 
     pairing.probe_ended(probe.queue, outage())
 
-    assert pairing.take_due_tasks(lambda queue: False)[0] == []
+    assert pairing.take_due_tasks()[0] == []
     clock.advance(READY_RETRY_SECONDS)
-    assert pairing.take_due_tasks(lambda queue: False)[0] == [probe]
+    assert pairing.take_due_tasks()[0] == [probe]
 
 
 def test_what_was_made_ready_and_broke_is_made_ready_again_at_once(clock: Clock) -> None:
     pairing, _ = pairing_of(clock)
     to_primary(pairing)
-    [probe] = pairing.take_due_tasks(lambda queue: False)[0]
+    [probe] = pairing.take_due_tasks()[0]
     assert isinstance(probe, Probe)
 
     pairing.probe_ended(probe.queue, None)
 
-    assert pairing.take_due_tasks(lambda queue: True)[0] == []
-    assert pairing.take_due_tasks(lambda queue: False)[0] == [probe]
-
-
-def test_where_connections_are_made_lazily_none_is_made_ready(clock: Clock) -> None:
-    pairing, _ = pairing_of(clock, secondary_connections="lazy")
-    to_primary(pairing)
-
-    assert pairing.take_due_tasks(lambda queue: False) == ([], None, ())
-
-
-def test_a_withdrawn_queue_is_probed_and_comes_back(clock: Clock) -> None:
-    pairing, _ = pairing_of(clock, queues=1, secondary_connections="lazy")
-    way = fail_over(pairing)
-    pairing.failed(PATH, way, outage())
-    clock.advance(30)
-
-    assert pairing.take_due_tasks(lambda queue: False)[0] == [Probe(way.queue)]
-    pairing.probe_ended(way.queue, outage())
-    assert isinstance(pairing.plan(PATH), Nowhere)
-    clock.advance(30)
-    assert Probe(way.queue) in pairing.take_due_tasks(lambda queue: False)[0]
-    pairing.probe_ended(way.queue, None)
-
-    assert isinstance(pairing.plan(PATH), ToBacklog)
+    pairing.pool.is_ready = True
+    assert pairing.take_due_tasks()[0] == []
+    pairing.pool.is_ready = False
+    assert pairing.take_due_tasks()[0] == [probe]
 
 
 # --- beginning and end
@@ -322,18 +224,6 @@ def test_a_pairing_that_never_was_does_not_end(clock: Clock) -> None:
     assert events == []
 
 
-@pytest.mark.req("G-03")
-def test_nothing_is_due_after_the_end(clock: Clock) -> None:
-    pairing, _ = pairing_of(clock)
-    fail_over(pairing)
-
-    pairing.close_router()
-    clock.advance(3600)
-
-    tasks, next_due, _ = pairing.take_due_tasks(lambda queue: True)
-    assert (tasks, next_due) == ([], None)
-
-
 def test_a_refused_connection_is_reported_with_a_remedy(clock: Clock) -> None:
     pairing, _ = pairing_of(clock)
 
@@ -345,6 +235,30 @@ def test_a_refused_connection_is_reported_with_a_remedy(clock: Clock) -> None:
         "messaging_factory must be able to connect to it"
     )
     assert error.queue == "q"
+
+
+class Counting:
+    """An observer with metrics, which outlive every client."""
+
+    def __init__(self) -> None:
+        self.totals = SendTotals()
+        self.watch_sends = self.totals.watch_sends
+
+    def __call__(self, event: Event) -> None: ...
+
+
+def test_metrics_do_not_keep_a_client_that_was_dropped_without_closing_it(clock: Clock) -> None:
+    counting = Counting()
+    pairing, _ = pairing_of(clock, observers=[counting])
+    pairing.announce()
+    pairing.sent(PATH, to_primary(pairing), count=3)
+    dropped = weakref.ref(pairing)
+
+    del pairing
+    gc.collect()
+
+    assert dropped() is None
+    assert counting.totals.totals() == {("contoso", PATH): 3}
 
 
 # --- threads
@@ -379,33 +293,3 @@ def test_threads_that_fail_at_once_fail_the_entity_over_once(clock: Clock) -> No
     assert {to_backlog(pairing).queue} == {
         event.backlog_queue for event in events if isinstance(event, Diverted)
     }
-
-
-# --- the router behind it
-
-
-def test_the_router_has_the_periods_of_the_options(clock: Clock) -> None:
-    pairing, _ = pairing_of(
-        clock,
-        failover_interval=timedelta(seconds=7),
-        ping_primary_interval=timedelta(seconds=3),
-        secondary_connections="lazy",
-    )
-    assert not pairing.failed(PATH, to_primary(pairing), outage())
-
-    assert pairing.take_due_tasks(lambda queue: True)[1] == clock.now + 7
-    clock.advance(7)
-    to_backlog(pairing)
-    due = pairing.take_due_tasks(lambda queue: True)[1]
-    assert due is not None
-    assert clock.now + 1.5 <= due <= clock.now + 3
-
-
-@pytest.mark.req("Q-05")
-def test_entities_spread_over_the_backlog_queues(clock: Clock) -> None:
-    pairing, _ = pairing_of(clock, queues=2)
-
-    with pairing.decide() as router:
-        picked = {router.register(f"entity {number}", now=0.0) for number in range(64)}
-
-    assert picked == set(pairing.backlog_queues)  # that all 64 agree happens once in 2**63

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
-from azure.servicebus.exceptions import OperationTimeoutError
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pairbus.client.pool import (
@@ -11,7 +10,6 @@ from pairbus.client.pool import (
     IDLE_SECONDS_MAX,
     OPENINGS_AT_ONCE_MAX,
     BacklogConnection,
-    PoolExhausted,
     PoolState,
 )
 from pairbus.client.sdk import private
@@ -26,24 +24,6 @@ def taken(books: PoolState[StandIn], queue: str = "a") -> BacklogConnection[Stan
     connection = books.take(queue)
     assert connection is not None
     return connection
-
-
-def test_a_new_connection_is_fresh_and_of_its_queue() -> None:
-    connection = taken(empty_books())
-
-    assert connection.is_fresh
-    assert (connection.queue, connection.sender.entity_name) == ("a", "a")
-
-
-def test_a_connection_that_comes_back_is_lent_again_and_is_not_fresh_any_more() -> None:
-    books = empty_books()
-    connection = taken(books)
-    books.put_back(connection, is_usable=True, now=1.0)
-
-    again = taken(books)
-
-    assert again is connection
-    assert not again.is_fresh
 
 
 def all_taken(books: PoolState[StandIn], queue: str = "a") -> list[BacklogConnection[StandIn]]:
@@ -93,13 +73,6 @@ def test_calls_that_wait_get_connections_in_their_order() -> None:
     assert not books.stop_waiting("a", 3)
 
 
-def test_queues_do_not_share_connections_nor_room() -> None:
-    books = empty_books()
-    all_taken(books)
-
-    assert taken(books, "b").queue == "b"
-
-
 def test_the_connection_that_was_used_last_is_lent_first_so_that_the_others_can_be_trimmed() -> (
     None
 ):
@@ -109,16 +82,6 @@ def test_the_connection_that_was_used_last_is_lent_first_so_that_the_others_can_
     books.put_back(second, is_usable=True, now=2.0)
 
     assert taken(books) is second
-
-
-def test_idle_connections_are_handed_over_to_be_closed_where_one_like_them_failed() -> None:
-    books = empty_books()
-    lent, idle = taken(books), taken(books)
-    books.put_back(idle, is_usable=True, now=1.0)
-
-    assert books.clear("a") == [idle]
-    assert taken(books) not in (lent, idle)
-    assert books.clear("never heard of") == []
 
 
 def test_a_queue_is_ready_while_a_connection_is_open_or_at_work() -> None:
@@ -149,44 +112,6 @@ def test_limits_are_those_of_the_last_new_connection() -> None:
     connection.sender.close()
     books.put_back(connection, is_usable=False, now=1.0)
     assert books.limits == (1_000_000, 500_000)
-
-
-def test_what_was_idle_for_long_goes_but_one_of_each_wanted_queue_stays() -> None:
-    books = empty_books()
-    pool = {queue: [taken(books, queue) for _ in range(3)] for queue in "ab"}
-    for queue in "ab":
-        for number, connection in enumerate(pool[queue]):
-            books.put_back(connection, is_usable=True, now=float(number))
-
-    assert books.trim(keep=frozenset("a"), now=IDLE_SECONDS_MAX) == []
-    gone = books.trim(keep=frozenset("a"), now=IDLE_SECONDS_MAX + 1.5)
-    assert gone == [*pool["a"][:2], *pool["b"][:2]]
-    gone = books.trim(keep=frozenset("a"), now=IDLE_SECONDS_MAX * 10)
-    assert gone == [pool["b"][2]]
-    assert taken(books, "a") is pool["a"][2]
-
-
-def test_in_the_end_all_idle_ones_are_closed() -> None:
-    books = empty_books()
-    lent, idle, elsewhere = taken(books), taken(books), taken(books, "b")
-    books.put_back(idle, is_usable=True, now=1.0)
-
-    assert books.clear_all() == [idle]
-    assert books.clear_all() == []
-    assert set(books.lent) == {lent, elsewhere}, "they are in the books until they are back"
-    for connection in (lent, elsewhere):
-        books.put_back(connection, is_usable=False, now=2.0)
-    assert books.lent == []
-
-
-def test_that_all_are_busy_is_a_timeout_that_says_what_to_do() -> None:
-    error = PoolExhausted("contoso/x-servicebus-transfer/0", 2.5)
-
-    assert isinstance(error, OperationTimeoutError)
-    assert str(error).startswith(
-        "all connections to backlog queue 'contoso/x-servicebus-transfer/0' were in use, or being "
-        "opened, for 2.5 s; send fewer messages at once"
-    )
 
 
 # --- the same against a plain account

@@ -21,7 +21,7 @@ from azure.servicebus.exceptions import (
 
 from pairbus.client.pool import BacklogConnection, PoolExhausted
 from pairbus.client.sdk import private
-from pairbus.client.sdk.errors import BacklogExhausted, EnvelopeTooLarge
+from pairbus.client.sdk.pairing_errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.client.send import SendCall, SenderBusy, SendRequest, is_stale, leaves_usable
 from pairbus.client.steps import (
     AcquireLock,

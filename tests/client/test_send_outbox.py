@@ -21,7 +21,7 @@ from pairbus.client.outbox_file import ROW_BYTES
 from pairbus.client.pool import PoolExhausted
 from pairbus.client.route.plans import Drain
 from pairbus.client.sdk.encoded import decode
-from pairbus.client.sdk.errors import BacklogExhausted, UnknownSequenceNumber
+from pairbus.client.sdk.pairing_errors import BacklogExhausted, UnknownSequenceNumber
 from pairbus.client.send import SendCall, SendRequest
 from pairbus.client.steps import AcquireLock, CallPrimary, Step, StoreInOutbox, run
 from pairbus.errors import OutboxError

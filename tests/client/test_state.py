@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pairbus.client.sdk.errors import ClientFaulted, PairingError
+from pairbus.client.sdk.pairing_errors import PairingError
 from pairbus.client.state import ClientState
 from tests.client.fakes import plain_client
 
@@ -84,16 +83,6 @@ def test_senders_made_before_and_after_the_pairing_are_made_known_to_it() -> Non
     assert {each.state for each in [*before, after]} == {client}
 
 
-def test_a_sender_that_nobody_has_any_more_is_forgotten() -> None:
-    client = state()
-    sender(client, "orders")
-    kept = sender(client, "invoices")
-    gc.collect()
-
-    assert client.install(Pairing()) == ["invoices"]
-    assert kept.entity_name == "invoices"
-
-
 def test_a_closed_client_makes_senders_as_the_sdk_does_unless_it_is_paired() -> None:
     client = state()
     client.end()
@@ -116,83 +105,3 @@ def test_a_client_pairs_once() -> None:
 
     with pytest.raises(PairingError, match=r"already paired, with 'backup.* a client pairs once"):
         client.check_unpaired()
-
-
-def test_a_closed_client_is_not_paired() -> None:
-    client = state()
-    client.end()
-
-    with pytest.raises(PairingError, match="has been closed; make a new one") as caught:
-        client.check_unpaired()
-    assert caught.value.namespace == "contoso.servicebus.windows.net"
-
-
-def test_a_client_that_was_closed_while_it_was_paired_stays_unpaired() -> None:
-    client = state()
-    client.check_unpaired()
-    client.end()
-
-    with pytest.raises(PairingError, match="has been closed"):
-        client.install(Pairing())
-    assert client.pairing is None
-
-
-# --- the end
-
-
-def test_each_listener_is_called_once_at_the_end() -> None:
-    client = state()
-    seen: list[str] = []
-    client.listen("one", seen.append)
-    client.listen("another", seen.append)
-
-    for listener in [*client.end(), *client.end()]:
-        listener("closed")
-
-    assert seen == ["closed", "closed"]
-    assert client.is_closed
-
-
-def test_a_listener_of_a_closed_client_is_called_at_once() -> None:
-    client = state()
-    client.end()
-    seen: list[str] = []
-
-    client.listen("one", seen.append)
-
-    assert seen == ["closed"]
-
-
-def test_a_removed_listener_is_not_called() -> None:
-    client = state()
-    seen: list[str] = []
-    client.listen("one", seen.append)
-    client.listen("another", seen.append)
-    client.listen("one", seen.append)
-
-    client.forget("one")
-    client.forget("nobody")
-
-    assert len(client.end()) == 1
-
-
-@pytest.mark.req("C-01")
-@pytest.mark.parametrize("which", ["primary", "secondary"])
-def test_a_faulted_client_reports_the_reason_for_every_call(which: str) -> None:
-    client = state()
-    if which == "primary":
-        client.install(Pairing())
-    client.check()
-
-    client.set_fault("its partner closed")
-
-    for asked in (client.check, client.check_unpaired, lambda: sender(client, "orders")):
-        with pytest.raises(ClientFaulted, match="its partner closed") as caught:
-            asked()
-        assert caught.value.which == which
-
-
-def test_its_host_is_all_that_it_asks_of_a_client() -> None:
-    client: Any = SimpleNamespace(fully_qualified_namespace="contoso")
-
-    assert ClientState(client).pairing is None

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from pairbus.client.sdk.errors import PairingError, SyphonNotInstalled
+from pairbus.client.sdk.pairing_errors import PairingError, SyphonNotInstalled
 from pairbus.client.syphon import Syphon, SyphonContext, syphon_for
 from tests.client.fakes import options
 

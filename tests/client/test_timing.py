@@ -47,34 +47,11 @@ def test_without_options_the_defaults_hold() -> None:
 # --- the time of a call
 
 
-def test_without_a_timeout_each_attempt_on_the_primary_has_the_send_timeout() -> None:
-    budget = TimeBudget(None, 60.0)
-
-    assert budget.on_primary(now=0.0) == 60.0
-    assert budget.on_primary(now=1000.0) == 60.0
-
-
-def test_a_timeout_runs_on_the_primary_from_the_first_attempt_on() -> None:
-    budget = TimeBudget(5.0, 60.0)
-
-    assert budget.on_primary(now=100.0) == 5.0
-    assert budget.on_primary(now=103.0) == 2.0
-
-
 def test_a_timeout_that_is_over_leaves_a_moment_because_zero_means_for_ever_to_the_sdk() -> None:
     budget = TimeBudget(5.0, 60.0)
     budget.on_primary(now=100.0)
 
     assert budget.on_primary(now=106.0) == 0.001
-
-
-def test_a_call_that_comes_back_to_the_primary_has_its_time_again() -> None:
-    budget = TimeBudget(5.0, 60.0)
-    budget.on_primary(now=100.0)
-
-    budget.forget_primary()
-
-    assert budget.on_primary(now=104.0) == 5.0
 
 
 def test_the_timeout_holds_on_each_of_the_two_namespaces() -> None:
@@ -84,15 +61,6 @@ def test_the_timeout_holds_on_each_of_the_two_namespaces() -> None:
     assert budget.in_backlog(now=105.0) == 5.0
     assert budget.in_backlog(now=107.0) == 3.0
     assert budget.in_backlog(now=111.0) == 0.0
-
-
-def test_without_a_timeout_one_backlog_queue_has_a_part_of_what_all_of_them_have() -> None:
-    budget = TimeBudget(None, 60.0)
-
-    assert budget.in_backlog(now=100.0) == 20.0
-    assert budget.in_backlog(now=130.0) == 20.0
-    assert budget.in_backlog(now=155.0) == 5.0
-    assert budget.in_backlog(now=160.0) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -123,14 +91,6 @@ def test_while_there_are_other_queues_one_gets_a_part_of_the_callers_time(
 
     assert budget.in_backlog(now=0.0, queues_left=queues_left) == pytest.approx(share)
     assert budget.in_backlog(now=0.0) == 9.0
-
-
-def test_a_backlog_queue_gets_a_moment_however_little_is_left() -> None:
-    budget = TimeBudget(0.1, 60.0)
-
-    assert budget.in_backlog(now=100.0, at_least=1.0) == 1.0
-    assert budget.in_backlog(now=101.0, at_least=1.0) == 1.0
-    assert budget.in_backlog(now=101.0) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.client.sdk.errors import PairingError
+from pairbus.client.sdk.pairing_errors import PairingError
 from pairbus.events import Closed
 from tests.pairing.namespaces import environment
 from tests.pairing.world import ids

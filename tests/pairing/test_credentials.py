@@ -11,7 +11,7 @@ from azure.servicebus import TransportType
 
 from pairbus.broker.entities.policies import default_policy
 from pairbus.broker.links.tokens import make_token
-from pairbus.client.sdk.errors import PairingError
+from pairbus.client.sdk.pairing_errors import PairingError
 from pairbus.events import FailedBack
 from pairbus.testing import LocalCredential
 from tests.pairing.namespaces import with_token

@@ -23,7 +23,7 @@ from azure.servicebus.amqp import (
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus.amqp.codec.types import Timestamp
-from pairbus.client.sdk.errors import EnvelopeTooLarge
+from pairbus.client.sdk.pairing_errors import EnvelopeTooLarge
 from pairbus.errors import PairbusError
 from tests.pairing import raw
 from tests.pairing.world import aliases, ids

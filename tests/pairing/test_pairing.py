@@ -9,7 +9,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.client.sdk.errors import PairingError
+from pairbus.client.sdk.pairing_errors import PairingError
 from pairbus.errors import OptionsError, PairbusError
 from pairbus.events import FailedOver, Paired
 from tests.pairing.shells import bare

@@ -12,7 +12,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.client.sdk.errors import ClientFaulted
+from pairbus.client.sdk.pairing_errors import ClientFaulted
 from pairbus.errors import PairbusError
 from pairbus.events import Paired, SyphonFailed, SyphonRestarted
 from tests.pairing.namespaces import wait_until

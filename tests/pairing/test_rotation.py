@@ -8,7 +8,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError
 
-from pairbus.client.sdk.errors import BacklogExhausted
+from pairbus.client.sdk.pairing_errors import BacklogExhausted
 from pairbus.client.timing import Timing
 from pairbus.errors import PairbusError
 from pairbus.events import (

@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.client.sdk.errors import SequenceNumberUnknown
+from pairbus.client.sdk.pairing_errors import SequenceNumberUnknown
 from pairbus.errors import PairbusError
 from pairbus.events import Diverted
 from tests.pairing.world import SECOND, aliases, ids

@@ -27,7 +27,7 @@ from pairbus.client.route.envelope import (
     SESSION_ID,
     TIME_TO_LIVE,
 )
-from pairbus.client.sdk.messages import give_ids
+from pairbus.client.sdk.batches import give_ids
 from pairbus.syphon.restore import restore
 from tests.syphon.backlog import (
     ENQUEUED_MS,

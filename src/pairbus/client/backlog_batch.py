@@ -20,8 +20,9 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from pairbus.client.billing import extra_units
 from pairbus.client.route.envelope import ALIASES
 from pairbus.client.sdk import private
-from pairbus.client.sdk.errors import EnvelopeTooLarge
-from pairbus.client.sdk.messages import Batch, body_bytes, diverted_all
+from pairbus.client.sdk.batches import Batch, diverted_all
+from pairbus.client.sdk.messages import body_bytes
+from pairbus.client.sdk.pairing_errors import EnvelopeTooLarge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

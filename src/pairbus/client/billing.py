@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from azure.servicebus import ServiceBusMessageBatch
 
-from pairbus.client.route.router import ToBacklog, Way
+from pairbus.client.route.plans import ToBacklog, Way
 from pairbus.client.route.status import PairingStatus
 from pairbus.client.sdk import private
-from pairbus.client.sdk.messages import body_bytes, messages_of
+from pairbus.client.sdk.batches import messages_of
+from pairbus.client.sdk.messages import body_bytes
 from pairbus.cost.meter import UNIT_BYTES, Tally, units_of, units_of_all
 
 logger = logging.getLogger("pairbus.client")
@@ -51,7 +52,7 @@ def extra_units(sender: Any, messages: Any) -> int:
 def _extra_units_of_batch(batch: ServiceBusMessageBatch) -> int:
     if batch.size_in_bytes <= UNIT_BYTES:  # so is each of its messages
         return 0
-    sizes = private.encoded_sizes(batch)
+    sizes = [len(each) for each in private.encoded_in(batch)]
     return units_of_all(sizes) - len(sizes)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from pairbus.client.sdk import private
-from pairbus.client.sdk.errors import (
+from pairbus.client.sdk.pairing_errors import (
     PairingError,
     SequenceNumberUnknown,
     UnknownSequenceNumber,

@@ -24,8 +24,8 @@ from pairbus.client.route.drains import DrainSchedule
 from pairbus.client.route.plans import Drain
 from pairbus.client.route.status import OutboxStatus
 from pairbus.client.sdk import encoded
-from pairbus.client.sdk.errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.client.sdk.failures import Kind, kind_of
+from pairbus.client.sdk.pairing_errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.client.steps import OnDisk, SendStored
 from pairbus.errors import OutboxError, one_line
 from pairbus.events import (

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -23,23 +24,23 @@ from pairbus.client import checks
 from pairbus.client.billing import BilledUnits
 from pairbus.client.observers import Observers
 from pairbus.client.outbox import ClientOutbox
-from pairbus.client.route.router import (
+from pairbus.client.route.plans import (
     BackgroundTask,
     Nowhere,
     PeekBacklog,
     Ping,
     Plan,
     Probe,
-    Router,
     ToBacklog,
     Way,
 )
+from pairbus.client.route.router import Router
 from pairbus.client.route.status import PairingStatus, SyphonStatus
 from pairbus.client.sdk import private
 from pairbus.client.sdk.backlog_queues import BacklogQueues
-from pairbus.client.sdk.errors import PairingError
 from pairbus.client.sdk.failures import UNTRUSTED_HINT, Kind, is_unreachable, is_untrusted, kind_of
 from pairbus.client.sdk.messages import body_bytes, peeked_page
+from pairbus.client.sdk.pairing_errors import PairingError
 from pairbus.client.state import state_of
 from pairbus.client.timing import (
     FIRST_PING_PHASE_MIN,
@@ -60,7 +61,7 @@ EARLY_LINKS_MAX = 16
 
 _REACH = "it must be up, and messaging_factory must be able to connect to it"
 _HINTS = {
-    Kind.SETUP: "check the key and the policy name in messaging_factory, which needs the Send "
+    Kind.SETUP: "check the key and the policy name in messaging_factory, which needs the {claim} "
     "claim, and that the queue is on its namespace",
     Kind.THROTTLED: "it is busy: try again later",
 }
@@ -77,6 +78,11 @@ def _note_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_note_fork)
+
+
+def _read_sends(lock: threading.RLock, router: Router) -> dict[str, int]:
+    with lock:
+        return router.sends()
 
 
 class PairingCore:
@@ -335,26 +341,22 @@ class PairingCore:
                 self._router.register(path, now=self.clock())
 
     def not_connected(self, queue: str, error: BaseException) -> PairingError:
-        hint = _HINTS.get(kind_of(error), _REACH)
-        if is_untrusted(error):
-            hint = UNTRUSTED_HINT.format("messaging_factory")
-        return PairingError(
-            f"could not open a sender link to backlog queue {queue!r} on the secondary "
-            f"{self.secondary!r}: {str(error).rstrip('.')}; {hint}",
-            namespace=self.secondary,
-            queue=queue,
-            error=error,
-        )
+        tried = f"open a sender link to backlog queue {queue!r} on the secondary {self.secondary!r}"
+        return self._refused(tried, "Send", queue, error)
 
     def not_readable(self, queue: str, error: BaseException) -> PairingError:
-        hint = _HINTS.get(kind_of(error), _REACH).replace("Send", "Listen")
-        return PairingError(
-            f"could not peek at backlog queue {queue!r} on the secondary {self.secondary!r}, which "
-            f'fail_back="ordered" needs: {str(error).rstrip(".")}; {hint}',
-            namespace=self.secondary,
-            queue=queue,
-            error=error,
+        tried = (
+            f"peek at backlog queue {queue!r} on the secondary {self.secondary!r}, which "
+            'fail_back="ordered" needs'
         )
+        return self._refused(tried, "Listen", queue, error)
+
+    def _refused(self, tried: str, claim: str, queue: str, error: BaseException) -> PairingError:
+        hint = _HINTS.get(kind_of(error), _REACH).format(claim=claim)
+        if is_untrusted(error):
+            hint = UNTRUSTED_HINT.format("messaging_factory")
+        text = f"could not {tried}: {str(error).rstrip('.')}; {hint}"
+        return PairingError(text, namespace=self.secondary, queue=queue, error=error)
 
     def announce(self) -> None:
         """The client is paired: warn about dangerous backlog queues, and notify the observers."""
@@ -368,14 +370,11 @@ class PairingCore:
             warnings=self._backlog.warnings,
         )
         self._observers.notify([paired])
-        self._observers.watch_sends(self._read_sends)
+        # Not a method of this object: metrics outlive a client that is dropped without `close`.
+        self._observers.watch_sends(partial(_read_sends, self._lock, self._router))
         if self.outbox is not None:
             self.outbox.announce()
             self.wake()
-
-    def _read_sends(self) -> dict[str, int]:
-        with self._lock:
-            return self._router.sends()
 
     def syphon_changed(self, status: SyphonStatus, *events: Event) -> None:
         with self._lock:
@@ -401,10 +400,8 @@ class PairingCore:
         if self.is_ready_mode and queue is not None and not self.pool.has_ready(queue):
             self.wake()
 
-    def take_due_tasks(
-        self, has_ready: Callable[[str], bool]
-    ) -> tuple[list[BackgroundTask], float | None, tuple[str, ...]]:
-        """What is due now, when something is due next, and the queues to keep connections to."""
+    def take_due_tasks(self) -> tuple[list[BackgroundTask], float | None]:
+        """What is due now, and when something is due next. Also closes idle connections."""
         now = self.clock()
         with self.decide() as router:
             tasks = router.take_due_tasks(now=now)
@@ -420,10 +417,11 @@ class PairingCore:
                 tasks += drains
                 next_due = min((at for at in (next_due, drain_due) if at is not None), default=None)
         for queue in wanted:
-            if self._ready_retry_at.get(queue, now) <= now and not has_ready(queue):
+            if self._ready_retry_at.get(queue, now) <= now and not self.pool.has_ready(queue):
                 self._ready_retry_at[queue] = now + READY_RETRY_SECONDS
                 tasks.append(Probe(queue))
-        return tasks, next_due, wanted
+        self.pool.trim(keep=frozenset(wanted))
+        return tasks, next_due
 
     def is_wanted(self, ping: Ping) -> bool:
         with self.decide() as router:

@@ -28,11 +28,12 @@ from pairbus.client.backlog_batch import BacklogBatch, batches_of
 from pairbus.client.billing import extra_units
 from pairbus.client.pairing import PairingCore
 from pairbus.client.pool import BacklogConnection, PoolExhausted
-from pairbus.client.route.router import Hold, Nowhere, Plan, ToBacklog, ToPrimary
+from pairbus.client.route.plans import Hold, Nowhere, Plan, ToBacklog, ToPrimary
 from pairbus.client.sdk import encoded, private
-from pairbus.client.sdk.errors import BacklogExhausted, EnvelopeTooLarge
+from pairbus.client.sdk.batches import messages_of, unknown_numbers
 from pairbus.client.sdk.failures import Kind, kind_of
-from pairbus.client.sdk.messages import id_of, messages_of, scheduled, unknown_numbers
+from pairbus.client.sdk.messages import id_of, scheduled
+from pairbus.client.sdk.pairing_errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.client.steps import (
     AcquireLock,
     Borrow,

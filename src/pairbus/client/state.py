@@ -12,7 +12,7 @@ from weakref import WeakSet
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from pairbus.client.sdk import private
-from pairbus.client.sdk.errors import ClientFaulted, PairingError
+from pairbus.client.sdk.pairing_errors import ClientFaulted, PairingError
 
 Pairing = TypeVar("Pairing", bound=Any)
 PairedSender = TypeVar("PairedSender", bound=Any)
@@ -124,6 +124,36 @@ class ClientState(Generic[Pairing]):
         return PairingError(
             "this client has been closed; make a new one to pair", namespace=self._host
         )
+
+
+class SenderState:
+    """What a paired sender has in both shells, besides what the SDK's sender has."""
+
+    client_state: ClientState[Any]
+    """The client's state. It has the pairing, even if the client was paired after this sender was
+    made.
+    """
+    epoch = 0
+    """The entity's epoch when the link to the primary was opened."""
+    has_called = False
+
+    @property
+    def raises_busy(self) -> bool:
+        """For `PromptFailures`."""
+        return self.client_state.pairing is not None
+
+    @property
+    def is_in_use(self) -> bool:
+        """The application has used this sender and will close it, so the background may open a link
+        for it.
+        """
+        return not private.is_shut(self) and self.has_called
+
+    def require_new_link(self) -> None:
+        """A call was interrupted, and its answer may still arrive on this link. The next call opens
+        a new one.
+        """
+        self.epoch = -1
 
 
 def state_of(client: Any) -> ClientState[Any] | None:

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from pairbus.client.pairing import PairingCore
 from pairbus.client.route.status import SyphonStatus
-from pairbus.client.sdk.errors import PairingError, SyphonNotInstalled
+from pairbus.client.sdk.pairing_errors import PairingError, SyphonNotInstalled
 from pairbus.client.state import ClientState
 from pairbus.errors import one_line
 from pairbus.events import Event, SyphonFailed, SyphonRestarted
@@ -91,7 +91,11 @@ def syphon_for(options: SendAvailabilityPairedNamespaceOptions, namespace: str) 
             )
         return options.syphon
     if importlib.util.find_spec("pyspark") is None:
-        raise SyphonNotInstalled(namespace=namespace)
+        raise SyphonNotInstalled(
+            "enable_syphon=True needs the syphon, which is not installed: install "
+            "`pairbus[spark]`, or pair with enable_syphon=False and run `pairbus syphon` elsewhere",
+            namespace=namespace,
+        )
     # The only upward import, by name: the paired client also works where the syphon is not
     # installed.
     made = importlib.import_module("pairbus.syphon.background").BackgroundSyphon()

@@ -19,7 +19,7 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.core.exceptions import AzureError
 
 from pairbus.client.sdk import private
-from pairbus.client.sdk.errors import PairingError
+from pairbus.client.sdk.pairing_errors import PairingError
 from pairbus.client.syphon import SyphonContext
 from pairbus.fast.address import Address
 from pairbus.spark.session import check_session, end_session, has_ended, local_session

@@ -1,6 +1,7 @@
 """A router driven by a test: a clock that is moved by hand, and a choice that is known."""
 
-from pairbus.client.route.router import Nowhere, Router, ToBacklog, ToPrimary
+from pairbus.client.route.plans import Nowhere, ToBacklog, ToPrimary
+from pairbus.client.route.router import Router
 
 QUEUES = tuple(f"contoso/x-servicebus-transfer/{index}" for index in range(3))
 DOWN = ConnectionError("the primary does not answer")

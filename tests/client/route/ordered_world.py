@@ -9,7 +9,8 @@ import random
 from dataclasses import dataclass, field
 
 from pairbus.client.route.own_backlog import PeekedPage
-from pairbus.client.route.router import Hold, Nowhere, PeekBacklog, Ping, Router, ToPrimary
+from pairbus.client.route.plans import Hold, Nowhere, PeekBacklog, Ping, ToPrimary
+from pairbus.client.route.router import Router
 
 PATH = "orders"
 DOWN = ConnectionError("down")

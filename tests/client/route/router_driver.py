@@ -10,7 +10,8 @@ from itertools import count
 import pytest
 
 from pairbus import events
-from pairbus.client.route.router import Nowhere, Ping, Probe, Router, ToBacklog, ToPrimary
+from pairbus.client.route.plans import Nowhere, Ping, Probe, ToBacklog, ToPrimary
+from pairbus.client.route.router import Router
 from tests.client.route.plain_router import FAILED_OVER, HEALTHY, SUSPECT, PlainRouter
 
 

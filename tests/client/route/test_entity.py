@@ -43,45 +43,6 @@ def entities() -> Entities:
     return Entities()
 
 
-def test_an_empty_agenda_has_nothing_next(entities):
-    assert entities.next is None
-    assert entities.take(now=1e9) == []
-
-
-def test_entities_that_are_due_are_taken_once_earliest_first(entities):
-    for path, at in {"late": 30.0, "early": 10.0, "middle": 20.0}.items():
-        entities.set(path, at)
-
-    assert entities.next == 10.0
-    assert entities.take(now=9.999) == []
-    assert entities.take(now=20.0) == ["early", "middle"]
-    assert entities.take(now=20.0) == []
-    assert entities.next == 30.0
-
-
-@pytest.mark.parametrize("moment", [5.0, 15.0])
-def test_a_new_moment_replaces_the_old_one(entities, moment):
-    entities.set("a", 10.0)
-    entities.set("a", moment)
-
-    assert entities.next == moment
-    assert entities.take(now=100.0) == ["a"]
-    assert entities.next is None
-
-
-def test_a_cancelled_moment_is_gone_and_can_be_set_again(entities):
-    entities.set("a", 10.0)
-    entities.set("a", None)
-    entities.set("never there", None)
-
-    assert entities.next is None
-
-    entities.set("a", 10.0)
-
-    assert entities.take(now=10.0) == ["a"]
-    assert entities.take(now=10.0) == []
-
-
 def test_many_changes_cost_no_memory(entities):
     entities.set("steady", 1e9)
     for moment in range(100_000):

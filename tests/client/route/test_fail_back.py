@@ -12,7 +12,7 @@ from pairbus.client.route.own_backlog import (
     STALL_SECONDS,
     PeekedPage,
 )
-from pairbus.client.route.router import Hold, Nowhere, PeekBacklog, Ping, ToBacklog, ToPrimary
+from pairbus.client.route.plans import Hold, Nowhere, PeekBacklog, Ping, ToBacklog, ToPrimary
 from tests.client.route.client import DOWN, FULL, QUEUES, TOO_BUSY, Client
 
 pytestmark = pytest.mark.req("X-03")

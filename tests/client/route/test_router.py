@@ -3,7 +3,7 @@
 import pytest
 
 from pairbus import events
-from pairbus.client.route.router import Nowhere, Ping, Probe, ToBacklog, ToPrimary
+from pairbus.client.route.plans import Nowhere, Ping, Probe, ToBacklog, ToPrimary
 from tests.client.route.client import DOWN, FULL, QUEUES, TOO_BUSY, Client
 
 SENT, FAILS, LOOK, BY_HAND, BUSY = "is sent", "fails", "look", "by hand", "busy"
@@ -90,56 +90,6 @@ def test_where_the_next_message_goes(history, at, expected):
     assert type(client.at(at).plan()) is expected
 
 
-# until the interval is over
-
-
-@pytest.mark.req("A-05")
-def test_until_the_interval_is_over_the_caller_gets_the_exception():
-    client = Client()
-
-    assert client.send(primary=DOWN) is DOWN
-    assert client.at(9.999).send(primary=DOWN) is DOWN
-    assert client.at(10).send(primary=DOWN) == ToBacklog(QUEUES[0])
-    assert client.entity().failures == 2  # the third cost no attempt on the primary
-
-
-@pytest.mark.req("A-05")
-def test_the_send_that_fails_as_the_interval_ends_is_redirected():
-    client = Client()
-    client.fail()
-    slow = client.at(9).plan()
-
-    assert client.at(10).fail(plan=slow) is True
-    assert client.plan() == ToBacklog(QUEUES[0])
-
-
-@pytest.mark.req("A-05")
-def test_with_no_interval_the_first_failure_redirects_that_very_send():
-    client = Client(failover=0)
-
-    assert client.send(primary=DOWN) == ToBacklog(QUEUES[0])
-    assert [type(event) for event in client.events()] == [events.FailedOver, events.Diverted]
-    assert client.state() == "failed over"
-
-
-@pytest.mark.req("F-03")
-def test_while_failed_over_no_send_costs_an_attempt_on_the_primary():
-    client = Client()
-    client.fail_over()
-
-    for now in range(10, 7000, 7):
-        assert client.at(now).send(primary=AssertionError("tried")) == ToBacklog(QUEUES[0])
-
-
-@pytest.mark.req("A-10")
-def test_while_healthy_the_plan_is_the_primary_at_any_time():
-    client = Client()
-    plan = client.plan()
-
-    assert plan == ToPrimary(0)
-    assert all(client.at(now).plan() == plan for now in range(100))
-
-
 # one entity at a time, one client at a time
 
 
@@ -157,29 +107,6 @@ def test_the_failure_of_one_entity_says_nothing_of_another():
 
     assert client.at(24.999).plan("invoices") == ToPrimary(0)
     assert client.at(25).plan("invoices") == ToBacklog(QUEUES[0])
-
-
-@pytest.mark.req("F-04")
-def test_the_failback_of_one_entity_says_nothing_of_another():
-    client = Client()
-    client.fail_over("orders", "invoices")
-    _, orders = client.at(70).due()
-
-    assert client.answer(orders) is True
-    assert client.plan("orders") == ToPrimary(1)
-    assert isinstance(client.plan("invoices"), ToBacklog)
-
-
-@pytest.mark.req("F-05")
-def test_every_sender_of_an_entity_sees_the_failover_at_once():
-    client = Client()
-    ours, theirs = client.plan(), client.plan()
-    client.fail(plan=ours)
-
-    assert client.at(10).fail(plan=theirs) is True
-    assert client.fail(plan=ours) is True
-    assert [client.plan() for _ in range(3)] == [ToBacklog(QUEUES[0])] * 3
-    assert [type(event) for event in client.events()] == [events.PrimaryFailed, events.FailedOver]
 
 
 @pytest.mark.req("F-05")
@@ -203,14 +130,6 @@ def test_what_was_planned_under_one_spelling_may_be_reported_under_another():
 
     entity = client.entity()
     assert (entity.sent, entity.throttled, entity.refused) == (1, 1, 1)
-
-
-@pytest.mark.req("F-05")
-def test_the_state_is_one_clients_own():
-    ours, theirs = Client(), Client()
-    ours.fail_over()
-
-    assert theirs.at(10).plan() == ToPrimary(0)
 
 
 # what was under way
@@ -331,14 +250,6 @@ def test_with_no_backlog_queue_left_the_sender_learns_both_causes():
     )
     assert client.entity().refused == 1
     assert client.entity().backlog_queue is None
-
-
-@pytest.mark.req("A-04")
-def test_with_a_single_backlog_queue_there_is_no_other_one():
-    client = Client(failover=0, queues=QUEUES[:1])
-
-    assert client.send(primary=DOWN, backlog={QUEUES[0]: FULL}) == Nowhere(DOWN, FULL)
-    assert client.send() == Nowhere(DOWN, FULL)
 
 
 def test_a_failover_with_no_backlog_queue_left_says_so():

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from pairbus import events
-from pairbus.client.route.router import Nowhere, Probe, ToBacklog, ToPrimary
+from pairbus.client.route.plans import Nowhere, Probe, ToBacklog, ToPrimary
 from pairbus.errors import one_line
 from tests.client.route.client import DOWN, FULL, QUEUES, Client
 
@@ -67,15 +67,6 @@ def test_after_the_way_back_it_picks_anew():
     assert client.plan() == ToBacklog(QUEUES[1])
 
 
-@pytest.mark.req("Q-06")
-def test_many_entities_share_one_backlog_queue():
-    client = Client(queues=QUEUES[:1])
-    paths = [f"entity-{n}" for n in range(100)]
-    client.fail_over(*paths)
-
-    assert {client.plan(path).queue for path in paths} == {QUEUES[0]}
-
-
 # failing
 
 
@@ -93,17 +84,6 @@ def test_when_a_backlog_queue_fails_the_message_goes_to_another():
             namespace="contoso", path="orders", backlog_queue=QUEUES[2], count=1, seconds=0.0
         ),
     ]
-
-
-@pytest.mark.req("F-06")
-def test_every_sender_of_the_client_learns_of_it():
-    client = Client()
-    client.fail_over("orders", "invoices")
-    assert client.plan("invoices") == ToBacklog(QUEUES[0])
-
-    lose(client, QUEUES[0])
-
-    assert client.plan("orders") == client.plan("invoices") == ToBacklog(QUEUES[1])
 
 
 @pytest.mark.req("F-06")
@@ -195,15 +175,6 @@ def test_the_causes_are_the_latest_of_each_namespace():
     lose(client, QUEUES[0])
 
     assert client.router.causes("Orders", now=10.0) == Nowhere(DOWN, FULL)
-
-
-def test_it_is_known_how_many_queues_are_left():
-    client = Client()
-    assert client.router.queues_left == 3
-
-    lose(client, QUEUES[0])
-
-    assert client.router.queues_left == 2
 
 
 # coming back

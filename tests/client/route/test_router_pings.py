@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus import events
-from pairbus.client.route.router import Ping, Probe, ToBacklog, ToPrimary
+from pairbus.client.route.plans import Ping, Probe, ToBacklog, ToPrimary
 from pairbus.errors import one_line
 from tests.client.route.client import DOWN, FULL, QUEUES, Client
 
@@ -57,51 +57,6 @@ def test_a_failed_over_entity_is_pinged_once_per_interval_and_first_one_interval
 
 
 @pytest.mark.req("G-01")
-def test_pings_keep_their_rate_however_long_each_takes():
-    client = Client()
-    client.fail_over()
-
-    assert pings_between(client, 10, 10_000, answer_after=37.5) == [*range(70, 10_000, 60)]
-
-
-@pytest.mark.req("G-01")
-def test_pings_that_take_longer_than_the_interval_follow_one_another_without_overlap():
-    client = Client()
-    client.fail_over()
-
-    moments = pings_between(client, 10, 1000, answer_after=61.0)
-
-    assert moments[:4] == [70.0, 131.0, 192.0, 253.0]
-    # Each interval has at most one, though some have had to wait for the one before.
-    slots = [int((moment - 10) // 60) for moment in moments]
-    assert slots == sorted(set(slots))
-
-
-@pytest.mark.req("G-01")
-@pytest.mark.parametrize("woken", [130.0, 189.0, 100_000.0, 1e12])
-def test_after_a_long_sleep_there_is_one_ping_and_not_all_that_were_missed(woken):
-    client = Client()
-    client.fail_over()
-
-    assert client.at(woken).due() == [Ping("orders", 0)]
-    client.refuse(Ping("orders", 0))
-    assert client.due() == []
-    assert woken < client.next_due() <= woken + 60
-    assert (client.next_due() - 10) % 60 == 0
-
-
-@pytest.mark.req("G-01")
-def test_time_alone_fails_an_entity_over_and_starts_its_pings():
-    client = Client()
-    client.fail()
-
-    assert client.next_due() == 10.0
-    assert client.at(10).due() == []
-    assert client.state() == "failed over"
-    assert client.next_due() == 70.0
-
-
-@pytest.mark.req("G-01")
 def test_a_failover_that_is_noticed_late_is_pinged_as_if_it_had_been_noticed_in_time():
     client = Client()
     client.fail()
@@ -110,17 +65,6 @@ def test_a_failover_that_is_noticed_late_is_pinged_as_if_it_had_been_noticed_in_
     assert client.next_due() is None
     client.refuse(Ping("orders", 0))
     assert client.next_due() == 130.0
-
-
-@pytest.mark.req("G-01")
-def test_the_pings_of_a_second_outage_start_anew():
-    client = Client()
-    client.fail_over()
-    pings_between(client, 10, 1000)
-    client.mark()
-    client.at(1000).fail_over()
-
-    assert pings_between(client, 1010, 1200) == [1070.0, 1130.0, 1190.0]
 
 
 @pytest.mark.req("G-01")
@@ -164,16 +108,6 @@ def test_a_ping_that_fails_leaves_the_entity_failed_over():
     entity = client.entity()
     assert (entity.last_error, entity.next_ping) == (one_line(NOT_YET), 130.0)
     assert (entity.pings_sent, entity.pings_answered) == (1, 0)
-
-
-@pytest.mark.req("G-03")
-def test_marking_by_hand_ends_the_pings_at_once():
-    client = Client()
-    client.fail_over()
-    client.at(30).mark()
-
-    assert client.next_due() is None
-    assert client.at(1000).due() == []
 
 
 @pytest.mark.req("F-08")
@@ -229,20 +163,6 @@ def test_a_ping_that_had_to_queue_is_not_sent_once_the_entity_is_back():
     client.fail_over()  # at 80
 
     assert client.at(140).due() == [Ping("orders", 1)]
-
-
-@pytest.mark.req("G-01", "G-03")
-def test_that_an_old_ping_is_not_wanted_says_nothing_of_the_new_one():
-    client = Client()
-    client.fail_over()
-    (old,) = client.at(70).due()
-    client.mark()
-    client.fail_over()
-    assert not client.router.is_wanted(old)
-    (new,) = client.at(140).due()
-
-    assert not client.router.is_wanted(old)
-    assert client.router.is_wanted(new)
 
 
 @pytest.mark.req("G-03")

@@ -32,7 +32,7 @@ from pairbus.client.sdk.backlog_queues import (
     names,
     prepare,
 )
-from pairbus.client.sdk.errors import PairingError
+from pairbus.client.sdk.pairing_errors import PairingError
 from pairbus.client.steps import run, run_async
 from tests.interop.bus import POLICIES
 
@@ -176,34 +176,6 @@ def test_one_that_is_there_is_used_as_it_is(preparing, manager):
     assert (queue.max_size_in_megabytes, queue.lock_duration) == (1024, timedelta(seconds=10))
 
 
-@pytest.mark.req("Q-03")
-def test_the_second_time_nothing_is_made(preparing):
-    preparing(NAMES)
-
-    assert preparing(NAMES) == BacklogQueues(queues=NAMES, made=())
-
-
-@pytest.mark.req("Q-03")
-def test_nothing_is_asked_to_be_made_that_was_found():
-    class Finder:
-        asked: list[str] = []  # noqa: RUF012 - one finder, one list
-
-        def get_queue(self, name: str) -> None:
-            self.asked.append(name)
-
-    finder = Finder()
-    assert found_by(finder, NAMES) == BacklogQueues(queues=NAMES, made=())
-    assert finder.asked == list(NAMES)
-
-
-@pytest.mark.req("Q-04")
-def test_more_of_them_from_earlier_are_left_alone(preparing, manager):
-    preparing(names("contoso", 5))
-
-    assert preparing(NAMES).queues == NAMES
-    assert [queue.name for queue in manager.list_queues()] == list(names("contoso", 5))
-
-
 # --- what is dangerous about those that exist -----------------------------------------------------
 
 DANGERS = {
@@ -245,17 +217,6 @@ def test_a_queue_with_the_services_defaults_has_one_warning_for_all_its_settings
     [warning] = preparing(NAMES).warnings
 
     assert "(max_delivery_count); it accepts no message without a session" in warning
-
-
-@pytest.mark.req("Q-04")
-def test_queues_that_a_syphon_in_the_client_would_not_read_are_warned_about(preparing, manager):
-    preparing(names("contoso", 5))
-
-    assert preparing(NAMES).warnings == ()
-    [warning] = preparing(NAMES, further=names("contoso", 10)[3:]).warnings
-    assert f"{NAMES[0][:-1]}3' to '{NAMES[0][:-1]}4' exists" in warning
-    assert "backlog_queue_count is 3" in warning
-    assert "Set backlog_queue_count to 5" in warning
 
 
 def test_further_queues_that_cannot_be_looked_up_do_not_stop_a_pairing(preparing, broker, manager):

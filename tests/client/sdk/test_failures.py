@@ -30,14 +30,14 @@ from azure.servicebus._pyamqp.error import ErrorCondition
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from pairbus.client.sdk.errors import (
+from pairbus.client.sdk.failures import BY_CLASS, Kind, is_unreachable, kind_of
+from pairbus.client.sdk.pairing_errors import (
     BacklogExhausted,
     ClientFaulted,
     EnvelopeTooLarge,
     PairingError,
     SyphonNotInstalled,
 )
-from pairbus.client.sdk.failures import BY_CLASS, Kind, is_unreachable, kind_of
 
 OUTAGE, THROTTLED, MESSAGE, SETUP, OTHER = Kind
 
@@ -167,7 +167,7 @@ BY_CLASS_ALONE = {
     "a settled message": (sdk.MessageAlreadySettled(action="complete"), OTHER),
     "our own: no backlog left": (BacklogExhausted(entity="q"), OTHER),
     "our own: not paired": (PairingError("?"), OTHER),
-    "our own: no syphon": (SyphonNotInstalled(), OTHER),
+    "our own: no syphon": (SyphonNotInstalled("no syphon"), OTHER),
     "our own: faulted": (ClientFaulted(which="primary", reason="closed"), OTHER),
     "our own: too large": (EnvelopeTooLarge(entity="q", backlog_queue="b"), MESSAGE),
     "a cancelled task": (asyncio.CancelledError(), OTHER),

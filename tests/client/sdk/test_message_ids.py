@@ -9,11 +9,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus._pyamqp._decode import decode_payload
 
-from pairbus.client.sdk.messages import (
-    give_ids,
-    id_of,
-    messages_of,
-)
+from pairbus.client.sdk.batches import give_ids, messages_of
+from pairbus.client.sdk.messages import id_of
 from tests.client.sdk.samples import (
     annotated,
     received,

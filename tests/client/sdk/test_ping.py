@@ -12,11 +12,8 @@ from datetime import timedelta
 import pytest
 
 from pairbus.broker import Broker, QueueDescription
-from pairbus.client.sdk.messages import (
-    PING_CONTENT_TYPE,
-    UnknownSequenceNumber,
-    ping_message,
-)
+from pairbus.client.sdk.messages import PING_CONTENT_TYPE, ping_message
+from pairbus.client.sdk.pairing_errors import UnknownSequenceNumber
 from tests.interop.shells import Shell
 
 # --- the ping -------------------------------------------------------------------------------------

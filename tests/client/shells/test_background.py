@@ -19,7 +19,7 @@ from pairbus.client.aio import background as aio_background
 from pairbus.client.blocking import background as blocking_background
 from pairbus.client.blocking.background import BackgroundWorker
 from pairbus.client.blocking.pool import PromptSender
-from pairbus.client.route.router import BackgroundTask, Probe
+from pairbus.client.route.plans import BackgroundTask, Probe
 from pairbus.client.sdk import private
 from tests.client.fakes import StandIn
 from tests.client.shells.both import AsyncioSide, Others, Side, Work, is_waiting, until

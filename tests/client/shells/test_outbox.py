@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -240,20 +239,6 @@ def test_an_entity_that_is_gone_does_not_delay_the_others_and_its_callers_learn_
     assert waiting(client) == 1
 
 
-def test_a_full_outbox_refuses_with_both_causes_and_keeps_what_it_has(world):
-    queue = world.queue()
-    client = world.pair(max_bytes=2000)
-    sender = world.stage.sender(client, queue)
-
-    with world.both_down():
-        world.send(sender, "1")
-        with pytest.raises(BacklogExhausted, match=r"is full: .* max_bytes is 2000"):
-            sender.send_messages(ServiceBusMessage("x" * 2000))
-    wait_until_empty(client)
-
-    assert world.in_order(queue) == ["1"]
-
-
 def test_a_file_that_cannot_be_used_is_refused_when_pairing_and_the_client_stays_usable(world):
     queue = world.queue()
     world.path.write_bytes(b"something else " * 1000)
@@ -266,23 +251,6 @@ def test_a_file_that_cannot_be_used_is_refused_when_pairing_and_the_client_stays
 
     world.send(world.stage.sender(client, queue), "1")
     assert world.in_order(queue) == ["1"]
-
-
-def test_two_clients_do_not_share_a_file(world):
-    world.pair()
-
-    with pytest.raises(PairingError, match="in use by another client of this process"):
-        world.pair()
-
-
-def test_a_file_that_another_process_uses_is_refused_when_pairing(world):
-    holder = sqlite3.connect(world.path, isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")
-
-    with pytest.raises(PairingError, match="in use by another client or process"):
-        world.pair()
-
-    holder.close()
 
 
 def test_closing_while_messages_leave_returns_in_time_and_loses_none(world, caplog):

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusConnectionError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.client.route.router import Ping
+from pairbus.client.route.plans import Ping
 from pairbus.client.sdk import private
 from tests.client.shells.both import until
 from tests.client.shells.stage import Stage

@@ -79,12 +79,6 @@ def test_a_connection_is_made_when_there_is_none_and_kept_when_it_comes_back(
     assert len(fleet.made) == 1
 
 
-def test_no_two_calls_have_the_same_connection(pool: Any, fleet: Fleet) -> None:
-    lent = borrowed(pool, CONNECTIONS_PER_QUEUE_MAX)
-
-    assert len({id(connection.sender) for connection in lent}) == CONNECTIONS_PER_QUEUE_MAX
-
-
 def test_a_call_that_waits_too_long_for_a_connection_gets_an_error(
     pool: Any, others: Others
 ) -> None:
@@ -182,15 +176,6 @@ def test_a_fresh_connection_is_new_and_those_like_the_stale_one_are_closed(
     assert not fresh.sender.is_closed
 
 
-def test_a_connection_of_no_use_is_closed_and_not_lent_again(pool: Any) -> None:
-    [connection] = borrowed(pool, 1)
-
-    pool.give_back(connection, is_usable=False)
-
-    until(lambda: connection.sender.is_closed, "it is closed")
-    assert borrowed(pool, 1) != [connection]
-
-
 def test_closing_that_fails_harms_nobody(pool: Any, fleet: Fleet) -> None:
     [connection] = borrowed(pool, 1)
 
@@ -219,14 +204,6 @@ def test_what_is_idle_for_long_is_closed_but_one_of_each_wanted_queue(
 
     until(lambda: len(fleet.closed) == 3, "three are closed")
     assert sorted(sender.entity_name for sender in fleet.closed) == ["a", "b", "b"]
-
-
-def test_limits_are_those_of_the_link_that_was_used_last(pool: Any) -> None:
-    [connection] = borrowed(pool, 1)
-    connection.sender.open((5_000, 4_000))
-    pool.give_back(connection, is_usable=True)
-
-    assert pool.limits == (5_000, 4_000)
 
 
 # --- the end

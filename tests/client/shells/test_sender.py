@@ -12,7 +12,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.client.sdk.messages import Batch
+from pairbus.client.sdk.batches import Batch
 from tests.client.shells.both import Others, is_waiting, until
 from tests.client.shells.stage import Stage
 from tests.pairing.shells import bare
@@ -145,7 +145,7 @@ def test_a_healthy_list_is_sent_without_a_copy_of_its_messages(
     def copied(*arguments: Any) -> Any:
         raise AssertionError("a copy was made")
 
-    monkeypatch.setattr("pairbus.client.sdk.messages.Batch.add_message", copied)
+    monkeypatch.setattr("pairbus.client.sdk.batches.Batch.add_message", copied)
     monkeypatch.setattr("pairbus.client.sdk.messages.diverted", copied)
 
     sender.send_messages(messages(3))

@@ -14,7 +14,7 @@ import pytest
 
 from pairbus.client.aio import client as aio_client
 from pairbus.client.route.status import SyphonStatus
-from pairbus.client.sdk.errors import ClientFaulted
+from pairbus.client.sdk.pairing_errors import ClientFaulted
 from pairbus.client.state import ClientState, state_of
 from pairbus.client.syphon import (
     PARTNER_SECONDS_MAX,

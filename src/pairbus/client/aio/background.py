@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.client.route.router import BackgroundTask
+from pairbus.client.route.plans import BackgroundTask
 from pairbus.client.timing import GRACE_SECONDS
 
 logger = logging.getLogger("pairbus.client")

@@ -19,11 +19,11 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from pairbus.client.aio.background import bounded
 from pairbus.client.aio.pairing import Pairing
 from pairbus.client.checks import check_arguments, check_cancellable, check_live
-from pairbus.client.route.router import ToPrimary
+from pairbus.client.route.plans import ToPrimary
 from pairbus.client.sdk import private
-from pairbus.client.sdk.messages import Batch, count_of, give_ids
+from pairbus.client.sdk.batches import Batch, count_of, give_ids
 from pairbus.client.send import SendCall, SenderBusy, SendRequest
-from pairbus.client.state import ClientState
+from pairbus.client.state import ClientState, SenderState
 from pairbus.client.steps import (
     AcquireLock,
     Borrow,
@@ -63,19 +63,12 @@ def reports_fault(
     return reporting
 
 
-class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: ignore[misc]
+class PairedSender(SenderState, private.AsyncPromptFailures, ServiceBusSender):  # type: ignore[misc]
     """Create it with `ServiceBusClient.get_queue_sender` or `get_topic_sender`."""
-
-    client_state: ClientState[Pairing]
-    """The client's state. It has the pairing, even if the client was paired after this sender was
-    made.
-    """
 
     def bind(self, state: ClientState[Pairing]) -> None:
         self.client_state = state
         self.lock = SenderLock(self.entity_name)
-        self.epoch = 0
-        self.has_called = False
 
     @property
     def _pairing(self) -> Pairing | None:
@@ -280,12 +273,6 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
         with suppress(Exception):  # the link is gone in either case
             await private.close_link(self)
 
-    def require_new_link(self) -> None:
-        """A call was interrupted, and its answer may still arrive on this link. The next call opens
-        a new one.
-        """
-        self.epoch = -1
-
     # --- for the background -----------------------------------------------------------------------
 
     @classmethod
@@ -305,13 +292,6 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
         )
         await self._run_call(pairing, request, None)
 
-    @property
-    def is_in_use(self) -> bool:
-        """The application has used this sender and will close it, so the background may open a link
-        for it.
-        """
-        return not private.is_shut(self) and self.has_called
-
     async def open_early(self, epoch: int, pairing: Pairing) -> None:
         """Open a link of this epoch before the entity fails back, so that the first message does
         not wait for it. If the sender is in use, or this fails, the next call opens the link."""
@@ -327,12 +307,6 @@ class PairedSender(private.AsyncPromptFailures, ServiceBusSender):  # type: igno
             raise
         finally:
             self.lock.release()
-
-    # --- for the SDK ------------------------------------------------------------------------------
-
-    @property
-    def raises_busy(self) -> bool:
-        return self._pairing is not None
 
 
 class SenderLock:

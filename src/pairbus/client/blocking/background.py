@@ -17,7 +17,7 @@ from typing import Any
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.client.route.router import BackgroundTask
+from pairbus.client.route.plans import BackgroundTask
 from pairbus.client.sdk import private
 from pairbus.client.timing import GRACE_SECONDS
 

@@ -59,7 +59,9 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         pairing = Pairing(self, options, backlog, sender_class=PairedSender)
         supervisor = None
         if syphon is not None:
-            supervisor = SyphonSupervisor(syphon, pairing, self, fault=_fault)
+            supervisor = SyphonSupervisor(
+                syphon, pairing, self, fault=lambda client, reason: client.fault(reason)
+            )
         try:
             pairing.open_outbox()
             pairing.start()
@@ -125,7 +127,3 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         if self._state.pairing is not None:
             self._state.pairing.close()
         super().close()
-
-
-def _fault(client: ServiceBusClient, reason: str) -> None:
-    client.fault(reason)

@@ -17,8 +17,7 @@ from pairbus.client.blocking.pool import ConnectionPool, PromptSender
 from pairbus.client.outbox import drain
 from pairbus.client.outbox_file import OutboxFile
 from pairbus.client.pairing import PairingCore
-from pairbus.client.route.plans import Drain
-from pairbus.client.route.router import BackgroundTask, PeekBacklog, Ping
+from pairbus.client.route.plans import BackgroundTask, Drain, PeekBacklog, Ping
 from pairbus.client.sdk import private
 from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.sdk.messages import ping_message
@@ -52,7 +51,7 @@ class Pairing(PairingCore):
             self._new_sender, client=options.messaging_factory, clock=self.clock
         )
         self.worker = BackgroundWorker(
-            self.namespace, clock=self.clock, take_due=self._take_due, perform=self.perform
+            self.namespace, clock=self.clock, take_due=self.take_due_tasks, perform=self.perform
         )
         self.closing = threading.Event()
 
@@ -99,11 +98,6 @@ class Pairing(PairingCore):
             self.outbox.close()
 
     # --- what the worker runs ---------------------------------------------------------------------
-
-    def _take_due(self) -> tuple[list[BackgroundTask], float | None]:
-        tasks, next_due, wanted = self.take_due_tasks(self.pool.has_ready)
-        self.pool.trim(keep=frozenset(wanted))
-        return tasks, next_due
 
     def perform(self, task: BackgroundTask) -> None:
         if isinstance(task, Ping):

@@ -21,11 +21,11 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch, ServiceBu
 from pairbus.client.blocking.background import CUT_AGAIN_SECONDS
 from pairbus.client.blocking.pairing import Pairing
 from pairbus.client.checks import check_arguments, check_cancellable, check_live
-from pairbus.client.route.router import ToPrimary
+from pairbus.client.route.plans import ToPrimary
 from pairbus.client.sdk import private
-from pairbus.client.sdk.messages import Batch, count_of, give_ids
+from pairbus.client.sdk.batches import Batch, count_of, give_ids
 from pairbus.client.send import SendCall, SenderBusy, SendRequest
-from pairbus.client.state import ClientState
+from pairbus.client.state import ClientState, SenderState
 from pairbus.client.steps import (
     AcquireLock,
     Borrow,
@@ -65,19 +65,12 @@ def reports_fault(call: Callable[P, Result]) -> Callable[P, Result]:
     return reporting
 
 
-class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[misc]
+class PairedSender(SenderState, private.PromptFailures, ServiceBusSender):  # type: ignore[misc]
     """Create it with `ServiceBusClient.get_queue_sender` or `get_topic_sender`."""
-
-    client_state: ClientState[Pairing]
-    """The client's state. It has the pairing, even if the client was paired after this sender was
-    made.
-    """
 
     def bind(self, state: ClientState[Pairing]) -> None:
         self.client_state = state
         self.lock = SenderLock(self.entity_name)
-        self.epoch = 0
-        self.has_called = False
         self.is_opening = False
 
     @property
@@ -263,12 +256,6 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
         with suppress(Exception):  # the link is gone in either case
             private.close_link(self)
 
-    def require_new_link(self) -> None:
-        """A call was interrupted, and its answer may still arrive on this link. The next call opens
-        a new one.
-        """
-        self.epoch = -1
-
     # --- for the background -----------------------------------------------------------------------
 
     @classmethod
@@ -287,13 +274,6 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
             is_from_outbox=True,
         )
         self._run_call(pairing, request, None)
-
-    @property
-    def is_in_use(self) -> bool:
-        """The application has used this sender and will close it, so the background may open a link
-        for it.
-        """
-        return not private.is_shut(self) and self.has_called
 
     def open_early(self, epoch: int, pairing: Pairing) -> None:
         """Open a link of this epoch before the entity fails back, so that the first message does
@@ -316,10 +296,6 @@ class PairedSender(private.PromptFailures, ServiceBusSender):  # type: ignore[mi
             self.lock.release()
 
     # --- for the SDK ------------------------------------------------------------------------------
-
-    @property
-    def raises_busy(self) -> bool:
-        return self._pairing is not None
 
     @property
     def handshake_seconds(self) -> float | None:

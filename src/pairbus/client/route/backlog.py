@@ -43,10 +43,6 @@ class Rotation:
     def in_rotation(self) -> tuple[str, ...]:
         return self._in_rotation
 
-    @property
-    def withdrawn(self) -> dict[str, Withdrawal]:
-        return dict(self._withdrawn)
-
     def status(self, *, date: Callable[[float], datetime]) -> tuple[WithdrawnQueue, ...]:
         """The queues that are out of the rotation. `date` turns a moment of `now` into a date."""
         return tuple(

@@ -25,7 +25,6 @@ from pairbus.client.route.plans import (
     BackgroundTask,
     Hold,
     Nowhere,
-    PeekBacklog,
     Ping,
     Plan,
     Probe,
@@ -35,20 +34,6 @@ from pairbus.client.route.plans import (
 )
 from pairbus.client.route.status import PairingStatus
 from pairbus.errors import without_frames
-
-__all__ = [
-    "Router",
-    "Plan",
-    "Way",
-    "ToPrimary",
-    "ToBacklog",
-    "Nowhere",
-    "Hold",
-    "BackgroundTask",
-    "Ping",
-    "Probe",
-    "PeekBacklog",
-]
 
 
 class Router:

@@ -20,8 +20,8 @@ from azure.core.exceptions import (
     ResourceNotFoundError,
 )
 
-from pairbus.client.sdk.errors import PairingError
 from pairbus.client.sdk.failures import UNTRUSTED_HINT, is_untrusted
+from pairbus.client.sdk.pairing_errors import PairingError
 from pairbus.client.steps import Steps
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 

@@ -18,7 +18,7 @@ from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpRes
 from azure.servicebus import exceptions as sdk
 
 from pairbus.client.sdk import private
-from pairbus.client.sdk.errors import EnvelopeTooLarge
+from pairbus.client.sdk.pairing_errors import EnvelopeTooLarge
 from pairbus.errors import PairbusError
 
 

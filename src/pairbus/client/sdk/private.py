@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from azure.servicebus import ServiceBusMessageBatch
-from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
 
 # What the SDK assumes before a link has reported its limit: that of the Standard tier.
@@ -34,8 +33,8 @@ Adopted = TypeVar("Adopted")
 def adopt(made: Any, kind: type[Adopted]) -> Adopted:
     """Turn an object that the SDK has made into one of our subclass, by setting `__class__`.
 
-    Why: `get_queue_sender` and `create_message_batch` name the class that they make and take no
-    other. Repeating their twenty arguments here would break with the twenty-first.
+    Why: `get_queue_sender` names the class that it makes and takes no other. Repeating its twenty
+    arguments here would break with the twenty-first.
     Without it: `__class__` is Python's. A class with `__slots__` would raise TypeError here.
     """
     made.__class__ = kind
@@ -450,17 +449,29 @@ def new_batch(sender: Any, bytes_max: int) -> ServiceBusMessageBatch:
     return ServiceBusMessageBatch(bytes_max, amqp_transport=sender._amqp_transport)
 
 
+def batch_like(made: ServiceBusMessageBatch, kind: type[Adopted]) -> Adopted:
+    """An empty batch of our subclass, made as the SDK has made `made`.
+
+    Why: `create_message_batch` takes no class, and objects whose `__class__` was set are slower at
+    each step of adding a message. Without it: TypeError or AttributeError.
+    """
+    return kind(made.max_size_in_bytes, **_batch_settings(made))  # type: ignore[call-arg]
+
+
 def make_empty(batch: ServiceBusMessageBatch) -> None:
     """Remove all messages from a batch.
 
     Why: a batch that holds copies for the backlog is sent to a primary that is back, and the
     application has the batch already. Without it: TypeError or AttributeError.
     """
-    batch.__init__(  # type: ignore[misc]
-        batch.max_size_in_bytes,
-        amqp_transport=batch._amqp_transport,
-        tracing_attributes=batch._tracing_attributes,
-    )
+    batch.__init__(batch.max_size_in_bytes, **_batch_settings(batch))  # type: ignore[misc]
+
+
+def _batch_settings(batch: Any) -> dict[str, Any]:
+    return {
+        "amqp_transport": batch._amqp_transport,
+        "tracing_attributes": batch._tracing_attributes,
+    }
 
 
 def messages_in(batch: Any) -> list[Any]:
@@ -472,33 +483,14 @@ def messages_in(batch: Any) -> list[Any]:
     return list(batch._messages)
 
 
-def last_added(batch: Any) -> tuple[AmqpAnnotatedMessage, Any]:
-    """The message that was added last, and what the SDK has encoded of it. The latter never
-    changes, except for the application's own dicts.
-
-    Why: it costs nothing to keep, where a copy of each message costs a twentieth of what filling a
-    batch does. Without it: AttributeError.
-    """
-    added = batch._messages[-1]
-    return added._raw_amqp_message, added._message
-
-
-def annotated(outgoing: Any) -> AmqpAnnotatedMessage:
-    """What the application would have to set to get this outgoing message. The SDK does the same
-    for a message that it receives.
-
-    Why: as `last_added`. Without it: ValueError, for the missing body.
-    """
-    return AmqpAnnotatedMessage(message=outgoing)
-
-
-def encoded_sizes(batch: Any) -> list[int]:
+def encoded_in(batch: Any) -> list[bytearray]:
     """The bytes of each message of a batch.
 
-    Why: a message is billed by its size, and the batch has measured it. Without it: an error, and
-    each message counts as one operation.
+    Why: a message is billed by its size, and diverted as it was when it was added. Without it: an
+    error; each message counts as one operation, and no batch is diverted that was made before its
+    entity failed over.
     """
-    return [len(encoded) for encoded in batch._message[5]]
+    return list(batch._message[5])
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -63,20 +63,6 @@ class PairingError(_Paired, ServiceBusError):
 class SyphonNotInstalled(PairingError):
     """`enable_syphon` was given where the syphon is not installed."""
 
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        namespace: str | None = None,
-        queue: str | None = None,
-        error: BaseException | None = None,
-    ) -> None:
-        message = message or (
-            "enable_syphon=True needs the syphon, which is not installed: install "
-            "`pairbus[spark]`, or pair with enable_syphon=False and run `pairbus syphon` elsewhere"
-        )
-        super().__init__(message, namespace=namespace, queue=queue, error=error)
-
 
 class BacklogExhausted(_Paired, ServiceBusError):
     """Neither the primary nor any backlog queue accepted the message. The caller still owns it."""

@@ -1,0 +1,199 @@
+"""The messages of a call: their ids, and the batches that they are in.
+
+pairbus changes nothing on a message of the application, except that it adds a missing message id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+from uuid import uuid4
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from pairbus.client.sdk import encoded, private
+from pairbus.client.sdk.messages import Message, detached, diverted, id_of, raw_of
+from pairbus.client.sdk.pairing_errors import UnknownSequenceNumber
+
+_NO_ID: Final = (None, "", b"")
+
+# --- ids ------------------------------------------------------------------------------------------
+
+
+def give_ids(messages: Any) -> Any:
+    """What `send_messages` accepts, with an id on every message that is the same at each attempt.
+
+    A message gets an id only if it has none. The id stays on the application's own object, so that
+    the message keeps it if the application sends it again after an error. (The SDK's
+    ServiceBusMessage always has an id.) A dict becomes a message here, once; the SDK would make a
+    new one at each attempt. Iterables become lists. Anything else is returned unchanged, so that
+    the SDK raises its own error.
+    """
+    if isinstance(messages, ServiceBusMessageBatch):
+        return _batch_with_ids(messages)
+    if isinstance(messages, list):
+        return [_with_id(message) for message in messages]
+    if isinstance(messages, Message | Mapping | str | bytes) or not isinstance(messages, Iterable):
+        return _with_id(messages)
+    return [_with_id(message) for message in messages]
+
+
+def _with_id(message: Any) -> Any:
+    try:
+        if message.raw_amqp_message.properties.message_id:
+            return message  # nearly every message, so this comes first
+    except AttributeError:
+        pass
+    raw = getattr(message, "raw_amqp_message", message)
+    if isinstance(raw, AmqpAnnotatedMessage):
+        _identify(raw)
+    elif isinstance(message, Mapping):
+        try:
+            return ServiceBusMessage(**message)
+        except (TypeError, ValueError):
+            return message
+    return message
+
+
+def _identify(raw: AmqpAnnotatedMessage) -> bool:
+    """Give the message an id if it has none. Returns True if it had none."""
+    properties = raw.properties
+    if properties is None:
+        raw.properties = AmqpMessageProperties(message_id=str(uuid4()))
+        return True
+    if not isinstance(properties, AmqpMessageProperties) or properties.message_id not in _NO_ID:
+        return False
+    properties.message_id = str(uuid4())
+    return True
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+class Batch(ServiceBusMessageBatch):
+    """The SDK's batch, whose messages have ids.
+
+    The SDK encodes a message when it is added, and keeps the application's object beside it. The
+    application may change that object and add it again. So what is diverted is read back from the
+    bytes: few messages ever are.
+
+    A batch that is made while its entity is failed over holds the copies for the backlog, so that
+    they are encoded once. It becomes a plain batch if it is sent to the primary after all, and if a
+    message does not fit with its envelope or cannot be encoded: then the SDK judges the message.
+    """
+
+    path: str | None
+    """The entity in the envelopes. None if the messages have none."""
+    _without_envelopes: list[AmqpAnnotatedMessage]
+
+    @classmethod
+    def of(cls, made: ServiceBusMessageBatch, *, path: str | None = None) -> Batch:
+        """`made` is an empty batch that the SDK has made. `path` is given if the entity is failed
+        over.
+        """
+        batch = private.batch_like(made, cls)
+        batch.path = path
+        batch._without_envelopes = []
+        return batch
+
+    def add_message(self, message: Message | Mapping[str, Any]) -> None:
+        identified = _with_id(message)
+        if self.path is not None:
+            try:
+                plain = detached(raw_of(identified))
+                super().add_message(diverted(plain, self.path))
+            except Exception:
+                self.make_plain()
+            else:
+                self._without_envelopes.append(plain)
+                return
+        super().add_message(identified)
+
+    def messages(self) -> list[AmqpAnnotatedMessage]:
+        """The messages as they were added."""
+        if self.path is not None:
+            return self._without_envelopes
+        return [encoded.decode(bytes(each)) for each in private.encoded_in(self)]
+
+    def make_plain(self) -> None:
+        """Replace the copies for the backlog by the messages as they were added. They always fit,
+        because an envelope makes a message larger.
+        """
+        if self.path is not None:
+            self.path = None
+            private.make_empty(self)
+            for message in self._without_envelopes:
+                super().add_message(message)
+
+
+def _batch_with_ids(batch: ServiceBusMessageBatch) -> ServiceBusMessageBatch:
+    """A batch holds encoded messages, so one whose messages lack ids is built again.
+
+    Our own batches give ids as messages are added; this is for a batch from elsewhere. If the ids
+    make it too large, it is sent as it is: refusing what the SDK sends would be worse.
+    """
+    if isinstance(batch, Batch):
+        return batch
+    messages = private.messages_in(batch)
+    given = [_identify(message.raw_amqp_message) for message in messages]
+    if not any(given):
+        return batch
+    rebuilt = ServiceBusMessageBatch(batch.max_size_in_bytes)
+    try:
+        for message in messages:
+            rebuilt.add_message(message)
+    except MessageSizeExceededError:
+        return batch
+    return rebuilt
+
+
+# --- the messages of a call -----------------------------------------------------------------------
+
+
+def count_of(messages: Any) -> int:
+    return len(messages) if isinstance(messages, (list, ServiceBusMessageBatch)) else 1
+
+
+def messages_of(messages: Any) -> list[Message]:
+    """Returns each message of a call. Raises the SDK's error for anything that is not a message."""
+    if isinstance(messages, Batch):
+        return list[Message](messages.messages())
+    if isinstance(messages, ServiceBusMessageBatch):
+        return private.messages_in(messages)
+    listed = messages if isinstance(messages, list) else [messages]
+    return [_checked(message) for message in listed]
+
+
+def unknown_numbers(messages: Any, queue: str | None) -> list[int]:
+    """What `schedule_messages` returns for messages that went to this backlog queue, or with None
+    to the outbox.
+    """
+    return [
+        UnknownSequenceNumber(backlog_queue=queue, message_id=id_of(each))
+        for each in messages_of(messages)
+    ]
+
+
+def _checked(message: Any) -> Message:
+    if isinstance(getattr(message, "raw_amqp_message", message), AmqpAnnotatedMessage):
+        checked: Message = message
+        return checked
+    if isinstance(message, Mapping):
+        try:
+            return ServiceBusMessage(**message)
+        except TypeError:
+            pass
+    raise TypeError(
+        "Only AmqpAnnotatedMessage, ServiceBusMessage instances or Mappings representing messages "
+        f"are supported. Received instead: {type(message).__name__}"
+    )
+
+
+def diverted_all(
+    messages: Any, path: str, schedule: datetime | None = None, diverted_by: str | None = None
+) -> list[AmqpAnnotatedMessage]:
+    """The copies of all messages of a call, for what `give_ids` has returned."""
+    return [diverted(message, path, schedule, diverted_by) for message in messages_of(messages)]
