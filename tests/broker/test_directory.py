@@ -5,20 +5,16 @@ from datetime import timedelta
 import pytest
 
 from pairbus.broker.directory import EntityExists
-from pairbus.broker.entities.descriptions import QueueDescription, Status
+from pairbus.broker.entities.descriptions import Status
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Subscription, Topic
 from pairbus.broker.rules import FalseFilter
 from pairbus.errors import ConfigError
 from tests.broker.messages.topic_world import at, bodies, create, delete, rule, sub, topic
-from tests.broker.world import Receiver, encoded
+from tests.broker.world import Receiver, encoded, queue
 
 pytestmark = pytest.mark.req("B-08")
-
-
-def queue(name="q", **settings):
-    return QueueDescription(name=name, **settings)
 
 
 def names(world):

@@ -6,13 +6,8 @@ from datetime import timedelta
 import pytest
 
 from pairbus.broker import housekeeping
-from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.messages.lifecycle import Settlement
-from tests.broker.world import FakeConnection, encoded
-
-
-def queue(name="q", **settings):
-    return QueueDescription(name=name, **settings)
+from tests.broker.world import FakeConnection, encoded, queue
 
 
 @pytest.mark.req("B-05")

@@ -7,18 +7,13 @@ from datetime import timedelta
 import pytest
 
 from pairbus.broker import housekeeping
-from pairbus.broker.entities.descriptions import QueueDescription, Status
+from pairbus.broker.entities.descriptions import Status
 from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.messages.lifecycle import Settlement
 from pairbus.broker.namespace import Namespace
 from pairbus.errors import ConfigError, DataFileError, StartError
 from pairbus.testing import ManualClock
-from tests.broker.world import FakeConnection, Receiver, StillLoop, World, encoded
-
-
-def queue(name="q", **settings):
-    return QueueDescription(name=name, **settings)
-
+from tests.broker.world import FakeConnection, Receiver, StillLoop, World, encoded, queue
 
 # -- start and stop ---------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from pairbus.amqp.codec.sections import read_application_properties, slice_messa
 from pairbus.amqp.codec.types import Symbol, Timestamp, UInt
 from pairbus.amqp.codec.values import encode, encode_list
 from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.links import management, requests
 from pairbus.broker.links.request_codec import Request
@@ -73,6 +74,10 @@ def encoded(
 
 def ping(**more):
     return encoded(b"", content_type=PING_CONTENT_TYPE, ttl_ms=1000, **more)
+
+
+def queue(name="q", **settings):
+    return QueueDescription(name=name, **settings)
 
 
 def application_properties(message):

@@ -48,6 +48,11 @@ def take(receiver: Any, count: int = 1) -> list[Any]:
     return taken
 
 
+def receive_one(receiver: Any) -> Any:
+    [message] = take(receiver)
+    return message
+
+
 class Bus:
     """One test's view of the broker, through one shell and over one transport.
 

@@ -9,16 +9,11 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import MessagingEntityDisabledError, ServiceBusError
 
 from pairbus.broker.entities.descriptions import Status
-from tests.interop.bus import take
+from tests.interop.bus import receive_one, take
 
 MINUTE = timedelta(minutes=1)
 DEAD_LETTER = "deadletter"
 TRANSFER_DEAD_LETTER = "transferdeadletter"
-
-
-def receive_one(receiver):
-    [message] = take(receiver)
-    return message
 
 
 @pytest.mark.req("B-04")

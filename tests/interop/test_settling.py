@@ -15,17 +15,12 @@ from azure.servicebus.exceptions import (
     MessageNotFoundError,
 )
 
-from tests.interop.bus import take
+from tests.interop.bus import receive_one, take
 from tests.interop.shells import both_clients
 
 pytestmark = pytest.mark.req("B-03")
 
 DEAD_LETTER = "deadletter"
-
-
-def receive_one(receiver):
-    [message] = take(receiver)
-    return message
 
 
 def test_an_abandoned_message_comes_again_in_its_old_place_and_is_counted(bus):

@@ -5,15 +5,10 @@ import pytest
 from pairbus.amqp.codec.sections import message_id, read_annotations, slice_message
 from pairbus.amqp.codec.types import ULong
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, MailboxKind, Settlement
-from tests.broker.world import Receiver, encoded, ping
+from tests.broker.world import Receiver, encoded, ping, queue
 
 DEAD, TRANSFER = MailboxKind.DEAD_LETTER, MailboxKind.TRANSFER_DEAD_LETTER
-
-
-def queue(name="q", **settings):
-    return QueueDescription(name=name, **settings)
 
 
 # -- batches ----------------------------------------------------------------------------------

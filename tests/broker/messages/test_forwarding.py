@@ -7,17 +7,13 @@ import pytest
 
 from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.descriptions import QueueDescription, Status
+from pairbus.broker.entities.descriptions import Status
 from pairbus.broker.message import MessageState, stamped
 from pairbus.broker.messages.lifecycle import MailboxKind
-from tests.broker.world import application_properties, encoded
+from tests.broker.world import application_properties, encoded, queue
 
 TRANSFER = MailboxKind.TRANSFER_DEAD_LETTER
 ABSOLUTE_EXPIRY_TIME = 8
-
-
-def queue(name="q", **settings):
-    return QueueDescription(name=name, **settings)
 
 
 def test_a_chain_is_followed_to_its_end(make_world):

@@ -5,18 +5,13 @@ import asyncio
 import pytest
 
 from pairbus.amqp.codec.sections import message_id, slice_message
-from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.message import MessageState
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
-from tests.broker.world import Receiver, application_properties, encoded
+from tests.broker.world import Receiver, application_properties, encoded, queue
 
 MAIN, DEAD, TRANSFER = MailboxKind
 COMPLETE, ABANDON, DEFER, DEAD_LETTER, RELEASE = Settlement
 LOCK_LOST = "lock lost"
-
-
-def queue(name="q", **settings):
-    return QueueDescription(name=name, **settings)
 
 
 def sequences(locks):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pairbus.broker.entities.descriptions import QueueDescription, Status
+from pairbus.broker.entities.descriptions import Status
 from pairbus.broker.messages.lifecycle import FORWARD_HOPS_MAX, MailboxKind, Settlement
 from pairbus.broker.rules import FalseFilter
 from tests.broker.messages.topic_world import (
@@ -15,15 +15,11 @@ from tests.broker.messages.topic_world import (
     sub,
     topic,
 )
-from tests.broker.world import application_properties, encoded
+from tests.broker.world import application_properties, encoded, queue
 
 pytestmark = pytest.mark.req("B-08")
 
 DEAD, TRANSFER = MailboxKind.DEAD_LETTER, MailboxKind.TRANSFER_DEAD_LETTER
-
-
-def queue(name="q", **settings):
-    return QueueDescription(name=name, **settings)
 
 
 def test_a_subscription_forwards_to_another_topic_whose_rules_see_its_changes(make_world):

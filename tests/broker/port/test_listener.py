@@ -23,10 +23,10 @@ from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.uri import parse_uri
 
+from pairbus.broker.connection_limit import Slot
 from pairbus.broker.entities.namespace_options import Limits, NamespaceOptions
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.certificates import Certificates
-from pairbus.broker.port.connection_limit import Slot
 from pairbus.broker.port.listener import Listener
 from pairbus.broker.port.sockets import listen, look_up
 

@@ -36,12 +36,12 @@ from pairbus.amqp.engine import (
 )
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.sasl import SaslServer
+from pairbus.broker.connection_limit import Slot
 from pairbus.broker.entities.namespace_options import Limits
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.faulty_transport import FaultyTransport
 from pairbus.broker.links import paths, tokens
 from pairbus.broker.links.attach import address_of, attach
-from pairbus.broker.links.host import ConnectionSlot
 from pairbus.broker.links.links import ReceiverLink, SenderLink
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.request_codec import no_entity
@@ -76,7 +76,7 @@ class Pause(Enum):
 
 
 class AmqpConnection(asyncio.Protocol):
-    def __init__(self, namespace: Namespace, slot: ConnectionSlot, *, limits: Limits) -> None:
+    def __init__(self, namespace: Namespace, slot: Slot, *, limits: Limits) -> None:
         self.namespace = namespace
         self._slot = slot
         self._limits = limits

@@ -1,4 +1,4 @@
-"""The two interfaces of a connection: what it needs of the port, and what its links need of it.
+"""What links need of their connection.
 
 A link asks its connection through `LinkHost` and never imports it, so that links and connection can
 be read and changed independently.
@@ -6,7 +6,6 @@ be read and changed independently.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,19 +14,6 @@ from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.tokens import Credentials, Grant, TokenRefused
 from pairbus.broker.namespace import Namespace
-
-
-class _Closable(Protocol):
-    def shutdown(self) -> None: ...
-
-
-class ConnectionSlot(Protocol):
-    """The connection's share of the namespace's limit, held until its socket is closed."""
-
-    def occupy(self, owner: _Closable, transport: asyncio.BaseTransport | None = None) -> None: ...
-    def free(self) -> None: ...
-    def reset(self) -> None: ...
-    def authenticated(self) -> bool: ...
 
 
 class LinkHost(Protocol):

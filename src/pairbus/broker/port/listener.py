@@ -16,10 +16,10 @@ import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from pairbus.broker.connection_limit import ConnectionLimit, Slot
 from pairbus.broker.entities.namespace_options import Limits
 from pairbus.broker.links.amqp_connection import AmqpConnection
 from pairbus.broker.port.certificates import Certificates
-from pairbus.broker.port.connection_limit import ConnectionLimit, Slot
 from pairbus.broker.port.sockets import close_all, listen_again, reserve
 from pairbus.broker.refusals import peer_name
 from pairbus.errors import StartError

@@ -18,10 +18,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from pairbus.broker.connection_limit import Slot
 from pairbus.broker.hosts import host_of
 from pairbus.broker.links.amqp_connection import AmqpConnection
 from pairbus.broker.namespace import Namespace
-from pairbus.broker.port.connection_limit import Slot
 from pairbus.broker.port.http import make_app
 from pairbus.broker.port.websocket import WebSocketConnection
 from pairbus.broker.refusals import network_of

@@ -20,9 +20,9 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from pairbus.broker.connection_limit import Slot
 from pairbus.broker.hosts import HostNames, host_of
 from pairbus.broker.links.amqp_connection import AmqpConnection
-from pairbus.broker.port.connection_limit import Slot
 
 PATH: Final = "/$servicebus/websocket"
 SUBPROTOCOL: Final = Subprotocol("AMQPWSB10")

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from pairbus.broker.connection_limit import ConnectionLimit
 from pairbus.broker.entities.namespace_options import Limits
-from pairbus.broker.port.connection_limit import ConnectionLimit
 
 MANY = "10.0.0.1"
 FEW = "10.0.0.2"
