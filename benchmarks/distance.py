@@ -1,6 +1,6 @@
 """What a distance costs: the syphon, diverted sends and the data source, a round trip away.
 
-    python benchmarks/distance.py            all of it (about eight minutes)
+    python benchmarks/distance.py            all of it (about 15 minutes)
     python benchmarks/distance.py --quick    one minute; the figures mean nothing
     python benchmarks/distance.py --only sizes
 
@@ -35,7 +35,8 @@ from syphon_movers import READY_SECONDS_MAX, Mover
 from syphon_stage import BACKLOGS, SIZE, TARGETS, Stage
 
 ROUND_TRIPS_MS = (0, 30, 100, 300)
-COUNT = 60_000
+COUNT = 150_000
+"""Enough that the time to open the connections does not count for much."""
 # The loop completes one message after the other, a round trip each.
 SDK_COUNTS = {0: 2_000, 30: 200, 100: 100, 300: 40}
 SHOVEL_PREFETCH = 5_000

@@ -120,9 +120,9 @@ class Shovels:
 
     @contextlib.contextmanager
     def away(self, round_trip_ms: float) -> Iterator[None]:
-        """Both ends of every shovel are a round trip away, at 0 ms within the node."""
+        """Both ends of every shovel are a round trip away from the node."""
         with line(self._node.port, round_trip_ms) as port:
-            self.port = port if round_trip_ms else 0
+            self.port = port
             yield
         self.port = 0
 
