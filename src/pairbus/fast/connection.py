@@ -91,9 +91,9 @@ class NamespaceConnection:
             properties=_PROPERTIES,
             silence_seconds=self._silence_seconds,
         )
-        connection.open(max(self.deadline() - time.monotonic(), 0.0))
-        self._connection = connection
-        self._tokens = TokenAuthority(connection, self._source, clock=self._clock)
+        tokens = TokenAuthority(connection, self._source, clock=self._clock)
+        connection.open(max(self.deadline() - time.monotonic(), 0.0), early=tokens.start)
+        self._connection, self._tokens = connection, tokens
         connection.upkeep = self._upkeep
         return connection
 

@@ -125,6 +125,10 @@ class TokenAuthority:
         self.renew_at = math.inf
         """When, by the clock, the next token must be renewed."""
 
+    def start(self) -> None:
+        """Ask for the links, before the connection is open. The SDK does that, too."""
+        self._requests = RequestLinks(self._connection, _CBS)
+
     def authorize(self, audiences: Sequence[str], *, until: float) -> list[Exception | None]:
         """Put the tokens that are missing, all at once. Returns the error of each, or None."""
         errors = dict.fromkeys(audiences, None) | self._put(
@@ -185,7 +189,7 @@ class TokenAuthority:
         answers: list[Response | None] = [None] * len(asked)
         if len(asked) > 1:
             with contextlib.suppress(LinkLost, PeerSilent):
-                answers = self._request_links(until).ask_all(asked, until=until)
+                answers = self._request_links(until).ask_all(asked, until=until, reply_to=False)
         # Requests without an answer are sent again, one by one: that also finds the reason.
         return [
             self._ask_one(*asked[index], until) if answer is None else answer
@@ -203,8 +207,9 @@ class TokenAuthority:
             return error
 
     def _request_links(self, until: float) -> RequestLinks:
-        if self._requests is None or not self._requests.alive:
-            self._requests = RequestLinks(self._connection, _CBS, until=until)
+        if self._requests is None or self._requests.is_over:
+            self._requests = RequestLinks(self._connection, _CBS)
+        self._requests.wait_attached(until)
         return self._requests
 
 

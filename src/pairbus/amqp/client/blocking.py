@@ -90,7 +90,10 @@ class Connection:
 
     # -- its life ---------------------------------------------------------------------------
 
-    def open(self, seconds: float) -> None:
+    def open(self, seconds: float, *, early: Callable[[], object] | None = None) -> None:
+        """`early` may start links. They are asked for together with the connection, which saves a
+        round trip.
+        """
         begun = _now()
         try:
             self._transport = Transport(
@@ -100,6 +103,8 @@ class Connection:
             said = f"no connection to {self.host}:{self.port}: {error}"
             raise ConnectionLost(said) from error
         try:
+            if early is not None:
+                early()
             self.wait(lambda: self._protocol.opened, begun + seconds, "the connection to be opened")
         except BaseException:
             self.abort()

@@ -6,7 +6,7 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -37,9 +37,10 @@ def _as_it_came(link: ClientReceiverLink, number: int, tag: bytes, data: bytes) 
 
 
 class RequestLinks:
-    """The pair of links to one address of one connection, attached from the start."""
+    """The pair of links to one address of one connection."""
 
-    def __init__(self, connection: Connection, address: str, *, until: float) -> None:
+    def __init__(self, connection: Connection, address: str, *, until: float | None = None) -> None:
+        """Waits until they are attached. Without `until`, call `wait_attached`."""
         self._connection = connection
         self._address = address
         # Both at once: the peer may be far away.
@@ -47,13 +48,24 @@ class RequestLinks:
             address, _as_it_came, target=address, is_shared=True
         )
         self._requests = connection.start_sender(address, source=address, is_shared=True)
-        connection.attached(self._answers, until, f"a link from {address!r}")
-        self._answers.grant(_CREDIT)
-        connection.attached(self._requests, until, f"a link to {address!r}")
+        self._is_attached = False
+        if until is not None:
+            self.wait_attached(until)
+
+    def wait_attached(self, until: float) -> None:
+        if not self._is_attached:
+            self._connection.attached(self._answers, until, f"a link from {self._address!r}")
+            self._answers.grant(_CREDIT)
+            self._connection.attached(self._requests, until, f"a link to {self._address!r}")
+            self._is_attached = True
 
     @property
     def alive(self) -> bool:
         return self._answers.alive and self._requests.alive and not self._connection.is_over
+
+    @property
+    def is_over(self) -> bool:
+        return self._answers.is_over or self._requests.is_over or self._connection.is_over
 
     def ask(
         self, properties: Mapping[str, Any], body: Any, *, until: float, reply_to: bool = True
@@ -63,14 +75,13 @@ class RequestLinks:
         connection.wait(lambda: requests.credit > 0 or not self.alive, until, what)
         self._check()
         number = uuid4()
-        fields = [number, None, None, None, self._address] if reply_to else [number]
-        ticket = requests.send(_request(fields, properties, body))
+        ticket = requests.send(_request(self._fields(number, reply_to), properties, body))
         found: list[Response] = []
 
         def is_answered() -> bool:
             if answers.inbox:
                 taken, answers.inbox = answers.inbox, []
-                found.extend(_responses_to(taken, number))
+                found.extend(answer for asked, answer in _responses(taken) if asked == number)
                 if answers.credit < _CREDIT // 2:
                     answers.grant(_CREDIT)
             refused = ticket.outcome is not None and (
@@ -86,9 +97,13 @@ class RequestLinks:
         raise RequestRefused(f"{self._address!r} refused the request", ticket.outcome.error)
 
     def ask_all(
-        self, asked: Sequence[tuple[Mapping[str, Any], Any]], *, until: float
+        self,
+        asked: Sequence[tuple[Mapping[str, Any], Any]],
+        *,
+        until: float,
+        reply_to: bool = True,
     ) -> list[Response | None]:
-        """Send several requests at once, each with properties and body, without reply-to.
+        """Send several requests at once, each with properties and body.
 
         Returns None for a request that was not answered; `ask` for it raises the reason.
         """
@@ -99,8 +114,7 @@ class RequestLinks:
         def is_answered() -> bool:
             if answers.inbox:
                 taken, answers.inbox = answers.inbox, []
-                for number in numbers:
-                    found.update((number, answer) for answer in _responses_to(taken, number))
+                found.update((one, answer) for one, answer in _responses(taken) if one in numbers)
             return len(found) == len(numbers) or not self.alive
 
         connection.wait_quietly(lambda: requests.credit > 0 or not self.alive, until)
@@ -108,12 +122,15 @@ class RequestLinks:
         for properties, body in asked[: min(requests.credit, answers.credit)]:
             number = uuid4()
             numbers.append(number)
-            requests.send(_request([number], properties, body))
+            requests.send(_request(self._fields(number, reply_to), properties, body))
         connection.wait_quietly(is_answered, until)
         if answers.credit < _CREDIT // 2:
             answers.grant(_CREDIT)
         replies = [found.get(number) for number in numbers]
         return replies + [None] * (len(asked) - len(replies))
+
+    def _fields(self, number: UUID, reply_to: bool) -> list[Any]:
+        return [number, None, None, None, self._address] if reply_to else [number]
 
     def _check(self) -> None:
         for link in (self._requests, self._answers):
@@ -131,9 +148,8 @@ def _request(fields: list[Any], properties: Mapping[str, Any], body: Any) -> byt
     )
 
 
-def _responses_to(messages: list[bytes], number: UUID) -> list[Response]:
-    """The answer to this request, if it is among the messages."""
-    found = []
+def _responses(messages: list[bytes]) -> Iterator[tuple[Any, Response]]:
+    """Answers, each with the id of its request."""
     for data in messages:
         sections: dict[int, Any] = {}
         at = 0
@@ -145,15 +161,18 @@ def _responses_to(messages: list[bytes], number: UUID) -> list[Response]:
         except ValueError:
             continue  # it cannot be matched to a request
         fields = sections.get(PROPERTIES)
-        if isinstance(fields, list) and len(fields) > CORRELATION_ID:
-            if fields[CORRELATION_ID] != number:
-                continue
+        number = (
+            fields[CORRELATION_ID]
+            if isinstance(fields, list) and len(fields) > CORRELATION_ID
+            else None
+        )
+        if isinstance(number, UUID):
             named = sections.get(APPLICATION_PROPERTIES)
             properties = named if isinstance(named, dict) else {}
-            found.append(
+            yield (
+                number,
                 Response(
                     properties={str(key): item for key, item in properties.items()},
                     body=sections.get(VALUE),
-                )
+                ),
             )
-    return found
