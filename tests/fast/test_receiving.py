@@ -259,6 +259,19 @@ def test_credit_follows_the_size_of_the_messages(client, size, expected):
     assert abs(len(rest) - expected) <= 1
 
 
+def test_a_receiver_that_is_limited_asks_for_no_more_and_has_none_to_release(client):
+    client.sender("q").send(messages(30))
+    receiver = client.receiver("q", credit=10)
+    for first in (0, 12):
+        receiver.limit_to(12)
+        taken = take(receiver, 12)
+        assert names(taken) == [f"m-{number}" for number in range(first, first + 12)]
+        assert receiver.receive(30, max_wait_seconds=0.1) == []
+        assert not receiver.has_credit
+        assert receiver.stop() == []
+        receiver.complete(taken)
+
+
 def test_stop_granting_keeps_the_granted_credit_and_ends_with_a_stop(client):
     client.sender("q").send(messages(30))
     receiver = client.receiver("q", credit=10)

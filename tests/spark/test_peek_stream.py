@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusAuthenticationError
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pairbus.amqp.codec.types import Timestamp
+import pairbus.spark.options
+from pairbus.amqp.client.connection import Connection
+from pairbus.amqp.codec.types import Described, Symbol, Timestamp, ULong
+from pairbus.amqp.codec.values import encode
 from pairbus.broker import Broker, QueueDescription
 from pairbus.errors import OptionsError
+from pairbus.fast.connection_cache import ConnectionCache
 from pairbus.fast.peek import PartitionedEntity, Peeker, SequenceRange, split
+from pairbus.fast.rows import MessageView, read, sequence_number
 from pairbus.spark import ServiceBusDataSource
 from pairbus.spark.options import read_options
 from pairbus.spark.schema import full
@@ -274,9 +279,9 @@ class Numbered(Peeker):
         self.numbers = numbers
         self.asked = 0
 
-    def first_at(self, number: int) -> int | None:
-        self.asked += 1
-        return next((one for one in self.numbers if one >= number), None)
+    def firsts_at(self, numbers: Sequence[int]) -> list[int | None]:
+        self.asked += len(numbers)
+        return [next((one for one in self.numbers if one >= number), None) for number in numbers]
 
 
 @pytest.mark.parametrize("numbers", [[1], [1, 2], [5, 9_999], [*range(3, 2_000)], [1, 10**9]])
@@ -292,6 +297,87 @@ def test_the_end_is_found_with_few_questions(numbers: list[int]) -> None:
 
 def test_nothing_ends_where_it_begins() -> None:
     assert Numbered([3]).end(4) == 4
+
+
+class Paged(Peeker):
+    """A Peeker with numbers in place of an entity. The service returns at most `most` of them."""
+
+    def __init__(self, numbers: list[int], most: int) -> None:
+        self.numbers, self.most = numbers, most
+        self.waits = self.returned = 0
+
+    def pages(self, wanted: Sequence[tuple[int, int]]) -> list[list[bytes]]:
+        self.waits += 1
+        pages = [
+            [numbered(one) for one in self.numbers if one >= start][: min(count, self.most)]
+            for start, count in wanted
+        ]
+        self.returned += sum(map(len, pages))
+        return pages
+
+    def _read(self, data: bytes) -> MessageView:
+        return read(data, entity="q")
+
+
+def numbered(number: int) -> bytes:
+    annotations = {Symbol("x-opt-sequence-number"): number}
+    return encode(Described(ULong(0x72), annotations)) + message(str(number))
+
+
+@pytest.mark.parametrize("most", [1_000, 40])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [*range(3, 2_700)],
+        [*range(0, 60_000, 40)],
+        [*range(5), *range(400, 1_200), *range(3_000, 3_002)],
+        [],
+    ],
+    ids=["dense", "sparse", "gaps", "none"],
+)
+def test_each_message_of_a_range_is_read_once_and_in_order(numbers: list[int], most: int) -> None:
+    peeker = Paged(numbers, most)
+    found = [
+        sequence_number(one) for one in peeker.messages(SequenceRange(2, 50_000), scheduled=True)
+    ]
+    assert found == [one for one in numbers if 2 <= one < 50_000]
+    assert peeker.returned <= 3 * len(numbers) + 3_000
+
+
+def test_several_pages_of_a_dense_queue_are_on_their_way_at_once() -> None:
+    peeker = Paged([*range(20_000)], 1_000)
+    assert len(list(peeker.messages(SequenceRange(0, 20_000), scheduled=True))) == 20_000
+    assert peeker.waits <= 12
+    assert peeker.returned == 20_000
+
+
+def test_tasks_and_later_reads_use_the_connections_of_earlier_ones(
+    make_bus: Buses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, cache = make_bus("q"), ConnectionCache()
+    monkeypatch.setattr(pairbus.spark.options, "OF_THIS_PROCESS", cache)
+    bus.send("q", messages(40))
+    opened: list[object] = []
+    open_connection = Connection.open
+    monkeypatch.setattr(
+        Connection, "open", lambda *given, **named: opened.append(open_connection(*given, **named))
+    )
+    for _ in range(3):
+        assert len(read_all(bus, partitions="4")) == 40
+        assert len(cache) == 1
+    assert len(opened) == 1
+    other = bus.connection_string.replace("Endpoint=sb://localhost", "Endpoint=sb://127.0.0.1")
+    assert len(read_all(bus, connectionString=other)) == 40
+    assert len(opened) == 2
+    cache.close()
+
+
+def test_partitions_begin_with_the_first_message(make_bus: Buses) -> None:
+    bus = make_bus("q")
+    bus.send("q", messages(100))
+    bus.use("q", lambda got: got[0].complete(got[1]), count=60)
+    parts = source(bus, partitions="2").reader(full()).partitions()
+    assert [(part.range.start, part.range.end) for part in parts] == [(61, 81), (81, 101)]
 
 
 def test_a_range_is_split_without_gaps() -> None:

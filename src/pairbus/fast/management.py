@@ -41,12 +41,21 @@ class Management:
 
         The service may return fewer than there are; an empty list means that there are none.
         """
-        body = {"from-sequence-number": int(from_sequence), "message-count": Int(count)}
-        answer = self._ask("peek-message", body, is_nothing=(202, 204))
-        found = [] if answer is None else _entry(answer, "messages", list)
-        messages: list[bytes] = [_entry(one, "message", bytes) for one in found]
-        self._tally.peek += units_of(sum(map(len, messages)))
-        return messages
+        return self.peek_all([(from_sequence, count)])[0]
+
+    def peek_all(self, wanted: Sequence[tuple[int, int]]) -> list[list[bytes]]:
+        """Like `peek`, for several sequence numbers, each with a count, at the same time."""
+        bodies = [
+            {"from-sequence-number": int(number), "message-count": Int(count)}
+            for number, count in wanted
+        ]
+        pages: list[list[bytes]] = []
+        for answer in self._ask_all("peek-message", bodies, is_nothing=(202, 204)):
+            found = [] if answer is None else _entry(answer, "messages", list)
+            messages: list[bytes] = [_entry(one, "message", bytes) for one in found]
+            self._tally.peek += units_of(sum(map(len, messages)))
+            pages.append(messages)
+        return pages
 
     def renew_locks(self, tokens: Sequence[UUID | bytes]) -> list[datetime]:
         """Returns when each lock expires now. All are renewed, or none."""
@@ -97,10 +106,17 @@ class Management:
                     lost.append((some[0], error))
         return lost
 
-    def _ask(
-        self, operation: str, body: dict[str, Any], *, is_nothing: tuple[int, ...] = ()
-    ) -> Any:
-        """The body of the answer; None for a status that means "nothing found"."""
+    def _ask(self, operation: str, body: dict[str, Any]) -> Any:
+        return self._ask_all(operation, [body])[0]
+
+    def _ask_all(
+        self,
+        operation: str,
+        bodies: Sequence[dict[str, Any]],
+        *,
+        is_nothing: tuple[int, ...] = (),
+    ) -> list[Any]:
+        """The bodies of the answers; None for a status that means "nothing found"."""
         what = f"{operation} of {self.path!r}"
         namespace = self._namespace
         with namespace.translating_errors(what):
@@ -109,22 +125,31 @@ class Management:
                 self._requests = RequestLinks(
                     connection, f"{self.path}/$management", until=namespace.deadline()
                 )
-            seconds = max(namespace.timeout_seconds - _MARGIN_SECONDS, 0.0)
-            answer = self._requests.ask(
-                {
-                    "operation": f"com.microsoft:{operation}",
-                    "type": "entity-mgmt",
-                    "com.microsoft:server-timeout": UInt(int(seconds * 1000)),
-                },
-                body,
-                until=namespace.deadline(),
-            )
-        status = answer.properties.get("statusCode")
-        if status in is_nothing:
-            return None
-        if status != 200:
-            raise _refusal(answer, what)
-        return answer.body
+            requests, seconds = self._requests, max(namespace.timeout_seconds - _MARGIN_SECONDS, 0)
+            properties = {
+                "operation": f"com.microsoft:{operation}",
+                "type": "entity-mgmt",
+                "com.microsoft:server-timeout": UInt(int(seconds * 1000)),
+            }
+            answers: list[Response | None] = [None] * len(bodies)
+            if len(bodies) > 1:
+                asked = [(properties, body) for body in bodies]
+                answers = requests.ask_all(asked, until=namespace.deadline())
+            # A request without an answer is sent again: that also finds the reason.
+            complete = [
+                answer or requests.ask(properties, body, until=namespace.deadline())
+                for answer, body in zip(answers, bodies, strict=True)
+            ]
+        return [_body(answer, what, is_nothing) for answer in complete]
+
+
+def _body(answer: Response, what: str, is_nothing: tuple[int, ...]) -> Any:
+    status = answer.properties.get("statusCode")
+    if status in is_nothing:
+        return None
+    if status != 200:
+        raise _refusal(answer, what)
+    return answer.body
 
 
 def _refusal(answer: Response, what: str) -> ServiceBusError:

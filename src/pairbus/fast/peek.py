@@ -2,13 +2,14 @@
 
 The service answers one question: which messages are there from a number on. The end of the messages
 is found by asking for single ones, with a number of requests that grows with the logarithm of their
-number. Requests are retried when the connection is lost or the service is busy.
+number. Several requests are made at the same time, because the service may be far away. They are
+retried when the connection is lost or the service is busy.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Self, TypeVar
@@ -22,6 +23,12 @@ from pairbus.fast.rows import MessageView, read, sequence_number, state
 T = TypeVar("T")
 
 PAGE: Final = 250
+_PAGES_MAX: Final = 8
+_PAGES_BYTES_MAX: Final = 8 * 1024 * 1024
+"""So many pages, and about so many bytes, are asked for at the same time."""
+_PROBES: Final = 4
+"""So many single messages are asked for at the same time."""
+_FIRST_STEP: Final = 512
 ATTEMPTS: Final = 4
 _PAUSE_SECONDS: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 30.0
@@ -70,67 +77,92 @@ class Peeker:
     def close(self) -> None:
         self._client.close()
 
-    def page(self, number: int, count: int) -> list[bytes]:
-        return with_retries(lambda: self._management.peek(number, count), sleep=self._sleep)
+    def pages(self, wanted: Sequence[tuple[int, int]]) -> list[list[bytes]]:
+        """Messages from each of these numbers on, and how many of them."""
+        return with_retries(lambda: self._management.peek_all(wanted), sleep=self._sleep)
 
-    def first_at(self, number: int) -> int | None:
-        """The sequence number of the first message that has this or a higher one."""
-        found = self.page(number, 1)
-        return self._number(self._read(found[0])) if found else None
+    def firsts_at(self, numbers: Sequence[int]) -> list[int | None]:
+        """For each number, that of the first message that has it or a higher one."""
+        pages = self.pages([(number, 1) for number in numbers])
+        return [self._number(self._read(page[0])) if page else None for page in pages]
 
     def end(self, start: int, limit: int | None = None) -> int:
-        """The number after the last message; `start` if there is none.
+        """The number after the last message; `start` if there is none. See `all_from`."""
+        found = self.all_from(start, limit)
+        return start if found is None else found.end
+
+    def all_from(self, start: int, limit: int | None = None) -> SequenceRange | None:
+        """From the first message at or after `start` to the last one; None if there is none.
 
         With `limit`, at most that far from the first message.
         """
-        first = self.first_at(start)
+        [first] = self.firsts_at([start])
         if first is None:
-            return start
-        low, step = first + 1, 512
+            return None
+        low, step = first + 1, _FIRST_STEP
         cap = None if limit is None else first + limit
-        while True:
-            if cap is not None and low >= cap:
-                return cap
-            probe = low + step if cap is None else min(low + step, cap)
-            found = self.first_at(probe)
-            if found is None:
-                return self._last_in(low, probe)
-            low, step = found + 1, step * 2
+        while cap is None or low < cap:
+            probes = [low + step * 4**index for index in range(_PROBES)]
+            if cap is not None:
+                probes = sorted({min(probe, cap) for probe in probes})
+            low, high = self._narrowed(low, probes)
+            if high is not None:
+                return SequenceRange(first, self._last_in(low, high))
+            step *= 4**_PROBES
+        return SequenceRange(first, cap)
 
     def _last_in(self, low: int, high: int) -> int:
         """There is a message right before `low`, and none at `high` or after it."""
         while low < high:
-            middle = (low + high) // 2
-            found = self.first_at(middle)
-            if found is None:
-                high = middle
-            else:
-                low = found + 1
+            steps = range(1, _PROBES + 1)
+            probes = sorted({low + (high - low) * step // (_PROBES + 1) for step in steps})
+            low, found = self._narrowed(low, probes)
+            high = high if found is None else found
         return low
+
+    def _narrowed(self, low: int, probes: Sequence[int]) -> tuple[int, int | None]:
+        """There is a message right before `low`. Returns the number after the highest one that the
+        probes show, and the lowest probe that has no message at or after it.
+        """
+        for probe, found in zip(probes, self.firsts_at(probes), strict=True):
+            if found is None:
+                return low, probe
+            low = max(low, found + 1)
+        return low, None
 
     def messages(self, numbers: SequenceRange, *, scheduled: bool) -> Iterator[MessageView]:
         """Returns the messages in the range, in order, except those that were received in the
         meantime.
         """
-        at = numbers.start
+        at, count = numbers.start, 1
         while at < numbers.end:
-            found = self.page(at, min(PAGE, numbers.end - at))
-            if not found:
-                return
-            for data in found:
-                message = self._read(data)
-                number = self._number(message)
-                if number >= numbers.end:
+            starts = range(at, numbers.end, PAGE)[:count]
+            pages = self.pages([(start, min(PAGE, numbers.end - start)) for start in starts])
+            for start, page in zip(starts, pages, strict=True):
+                if start > at:
+                    break  # the page before it was not full: there may be messages in between
+                if not page:
                     return
-                at = number + 1
-                if scheduled or state(message) != "scheduled":
-                    yield message
+                for data in page:
+                    message = self._read(data)
+                    number = self._number(message)
+                    if number >= numbers.end:
+                        return
+                    if number < at:
+                        continue  # it was in the page before as well
+                    at = number + 1
+                    if scheduled or state(message) != "scheduled":
+                        yield message
+            is_dense = at <= starts[-1] + 2 * PAGE  # otherwise pages would have the same messages
+            size = max(1, sum(len(data) for page in pages for data in page) // len(pages))
+            count = max(1, min(_PAGES_MAX, _PAGES_BYTES_MAX // size)) if is_dense else 1
 
     def has_active_before(self, end: int) -> bool:
         """Whether there is a message that can be received, or that another receiver has locked."""
-        at = 0
+        at, count = 0, 1
         while at < end:
-            found = self.page(at, PAGE)
+            [found] = self.pages([(at, count)])
+            count = PAGE
             for data in found:
                 message = self._read(data)
                 number = self._number(message)

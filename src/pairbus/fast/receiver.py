@@ -53,7 +53,8 @@ class Receiver(Attachment[ClientReceiverLink]):
             raise ValueError(f"mode for {path!r} is {mode!r}; expected {' or '.join(_MODES)}")
         self._management = management
         self._tally = tally
-        self._credit = credit
+        self.credit = credit
+        """How many messages are in transit or in the buffer, at most. It may be changed."""
         self._deletes = mode == "receiveAndDelete"
         self._at_most = at_most
         self._bytes_max = bytes_max
@@ -185,6 +186,10 @@ class Receiver(Attachment[ClientReceiverLink]):
     def is_draining(self) -> bool:
         return self._is_draining
 
+    def limit_to(self, count: int) -> None:
+        """Request at most `count` more messages than were taken. Then there are none to release."""
+        self._at_most = self._taken + count
+
     def stop_granting(self) -> None:
         """Grant no more credit until `stop`. The credit already granted stays valid."""
         self._grants_no_more = True
@@ -199,7 +204,7 @@ class Receiver(Attachment[ClientReceiverLink]):
         self._is_polling = True
         if self._grants_no_more or self._is_draining:
             return
-        credit = self._credit
+        credit = self.credit
         if self._bytes_max is not None:
             credit = max(1, min(credit, self._bytes_max // self._size))
         room, least = credit - len(link.inbox), max(1, credit // 4)

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from pairbus.errors import OptionsError
 from pairbus.fast.errors import SettleFailed
 from pairbus.fast.message import ReceivedMessage
-from pairbus.fast.peek import PartitionedEntity, with_retries
+from pairbus.fast.peek import PartitionedEntity, Peeker, with_retries
 from pairbus.fast.receiver import Receiver
 from pairbus.fast.rows import read
 from pairbus.spark.options import PEEK_LOCK, ReadOptions
@@ -88,8 +88,8 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = True
         # The numbers of a partitioned entity show no end, so its stream ends when no more messages
         # arrive.
-        with self._options.peeker() as peeker, contextlib.suppress(PartitionedEntity):
-            self._target = peeker.end(0)
+        with contextlib.suppress(PartitionedEntity):
+            self._target = self._held().peeker.end(0)
 
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
         if isinstance(limit, ReadAllAvailable) and self._options.mode == PEEK_LOCK:
@@ -134,7 +134,7 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._ends:
             return hold.take(at, most, self._options.wait_seconds)
         until = self._monotonic() + self._options.locked_wait_seconds
-        while hold.has_messages or self._has_messages_left():
+        while hold.has_messages or self._has_messages_left(hold):
             found = hold.take(at, most, self._options.wait_seconds)
             if found:
                 return found
@@ -152,12 +152,9 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_done = True
         return 0
 
-    def _has_messages_left(self) -> bool:
+    def _has_messages_left(self, hold: _HeldBatches) -> bool:
         """Whether messages from before the start are left. True if that is unknown."""
-        if self._target is None:
-            return True
-        with self._options.peeker() as peeker:
-            return peeker.has_active_before(self._target)
+        return self._target is None or hold.peeker.has_active_before(self._target)
 
     # -- in a task --------------------------------------------------------------------------
 
@@ -181,6 +178,7 @@ class _HeldBatches:
         self._left: list[ReceivedMessage] = []
         """Messages that are deleted from the queue but are in no batch yet."""
         self._client = options.client()
+        self.peeker = Peeker(self._client, options.path)
         credit = min(options.trigger_messages_max or 1, _CREDIT_MAX)
         self._receiver: Receiver = self._client.receiver(
             options.path,
@@ -200,6 +198,7 @@ class _HeldBatches:
         self._left = self._left[most:]
         size = sum(len(one.data) for one in taken)
         wait = 0.0 if taken else wait_seconds
+        self._receiver.limit_to(most - len(taken))
         while len(taken) < most and size < self._options.trigger_bytes_max:
             found = self._receive(most - len(taken), wait, bool(taken))
             if not found:

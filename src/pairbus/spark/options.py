@@ -6,14 +6,18 @@ option, its value and what is expected; it never quotes a secret.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Callable, Mapping
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pairbus.errors import OptionsError
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
+from pairbus.fast.connection_cache import OF_THIS_PROCESS
 from pairbus.fast.connection_string import ConnectionString, check_entity_path
 from pairbus.fast.identity import Identity
 from pairbus.fast.peek import Peeker
@@ -85,6 +89,22 @@ class ReadOptions:
 
     def peeker(self) -> Peeker:
         return Peeker(self.client(), self.path)
+
+    @contextlib.contextmanager
+    def lent_peeker(self) -> Iterator[Peeker]:
+        """On a connection that this process keeps for a while, for the next reader with the same
+        address. Between them, nothing is locked.
+        """
+        cache = OF_THIS_PROCESS
+        # The cache gets no secret. For an environment variable this is its name.
+        user = hashlib.sha256(pickle.dumps((self.address, self.timeout_seconds))).hexdigest()
+        lease = cache.lend(user, self.address, timeout_seconds=self.timeout_seconds)
+        is_clean = False
+        try:
+            yield Peeker(lease.client, self.path)
+            is_clean = True
+        finally:
+            cache.give_back(lease, is_clean=is_clean)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ class SequencePartition(InputPartition):
 
 def read_range(options: ReadOptions, schema: StructType, numbers: SequenceRange) -> Iterator[Any]:
     """In a task: the messages in the range, as record batches."""
-    with options.peeker() as peeker:
+    with options.lent_peeker() as peeker:
         messages = peeker.messages(numbers, scheduled=options.include_scheduled)
         yield from to_batches(messages, schema)
 

@@ -1,7 +1,7 @@
 """The data source `servicebus`: the class that Spark registers, and the batch reader.
 
-Spark pickles everything here and sends it to the tasks, so nothing here holds a connection: each
-read opens and closes its own, and the tasks of a write share some. Streams are in `peek_stream.py`
+Spark pickles everything here and sends it to the tasks, so nothing here holds a connection: Spark's
+Python workers keep them for a while, in `fast.connection_cache`. Streams are in `peek_stream.py`
 and `lock_stream.py`, writing is in `sink.py`.
 """
 
@@ -128,14 +128,13 @@ class BatchReader(DataSourceReader):
                 return [ReceiveShare(None)] * tasks
             shares = split(SequenceRange(0, most), tasks)
             return [ReceiveShare(share.end - share.start) for share in shares]
-        start = options.from_sequence or 0
-        with options.peeker() as peeker:
-            end = peeker.end(start, options.messages_max)
+        with options.lent_peeker() as peeker:
+            whole = peeker.all_from(options.from_sequence or 0, options.messages_max)
+        if whole is None:
+            return [SequencePartition(SequenceRange(0, 0))]
         if options.to_sequence is not None:
-            end = max(start, min(end, options.to_sequence + 1))
-        return [
-            SequencePartition(part) for part in split(SequenceRange(start, end), options.partitions)
-        ]
+            whole = SequenceRange(whole.start, min(whole.end, options.to_sequence + 1))
+        return [SequencePartition(part) for part in split(whole, options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, SequencePartition):
