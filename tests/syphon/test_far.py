@@ -9,6 +9,7 @@ from pairbus.broker import Broker
 from pairbus.client.sdk.messages import diverted
 from pairbus.fast.message import ReceivedMessage
 from pairbus.syphon import window
+from pairbus.syphon.backlog_queue import BacklogQueue
 from pairbus.syphon.policy import Destination
 from pairbus.syphon.receipts import ReceiptOutcome
 from tests.syphon.backlog import encoded
@@ -56,6 +57,26 @@ def test_a_primary_that_answers_late_is_given_more_time_and_gets_nothing_again_a
     home = stage.home()
     assert sorted(set(home)) == ids
     assert copies(home) <= possible_duplicates(receipts) <= 80
+
+
+def test_a_queue_is_asked_whether_it_is_empty_while_its_last_messages_are_on_their_way(
+    stage, monkeypatch
+):
+    asked = []
+    settle = BacklogQueue.settle
+
+    def watched(queue, *done, **settings):
+        asked.append(queue.receiver.is_draining)
+        settle(queue, *done, **settings)
+
+    monkeypatch.setattr(BacklogQueue, "settle", watched)
+    stage.divert(numbered(10))
+
+    with stage.primary.faults.slow(latency_seconds=0.5):
+        drained = stage.drain()
+
+    assert asked == [True]
+    assert set(drained.emptied) == set(BACKLOGS)
 
 
 @pytest.mark.req("S-01")

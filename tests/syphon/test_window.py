@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.syphon.window import (
+    AHEAD_MAX,
     ANSWER_LATE_SECONDS,
     ANSWER_SECONDS_MAX,
     NEAR_MAX,
@@ -16,7 +17,7 @@ from pairbus.syphon.window import (
 NOW = 1_000.0
 
 
-def begun(seconds=2.0, took=0.01, chunk=4_000):
+def begun(seconds=2.0, took=0.01, chunk=6_000):
     window = TaskWindow(seconds, chunk=chunk)
     window.secondary_opened(took=took, now=NOW)
     return window
@@ -69,11 +70,11 @@ def test_messages_ahead_cover_the_rest_of_the_time_at_the_pace_so_far():
 @pytest.mark.parametrize(
     ("cycle", "chunk", "size"),
     [
-        (0.004, 4_000, 1_000),
-        (0.06, 4_000, 1_000),
-        (0.2, 4_000, 2_000),
-        (0.6, 4_000, 4_000),
-        (60.0, 4_000, 4_000),
+        (0.0, 6_000, 1_000),
+        (0.06, 6_000, 1_900),
+        (0.2, 6_000, 4_000),
+        (0.5, 6_000, 6_000),
+        (60.0, 6_000, 6_000),
         (0.2, 1_500, 1_500),
         (0.6, 100, 100),
     ],
@@ -88,12 +89,18 @@ def test_a_busy_namespace_is_not_taken_for_one_that_is_far_away():
     window = begun()
     window.settled(took=0.05)
     window.settled(took=3.0)
-    assert window.size == NEAR_MAX
+    assert window.size == NEAR_MAX + 750
 
 
 def test_before_the_first_answer_the_time_to_open_the_connection_shows_the_distance():
-    assert begun(took=0.01).size == NEAR_MAX
-    assert begun(took=1.8).size == 4_000  # 0.3 s away
+    assert begun(took=0.006).size == NEAR_MAX + 30
+    assert begun(took=0.6).size == NEAR_MAX + 3_000  # 0.1 s away
+
+
+def test_more_is_received_ahead_if_the_secondary_is_far_away():
+    assert begun(took=0.006).ahead == 2_515
+    assert begun(took=0.3).ahead == 3_250
+    assert begun(took=60.0).ahead == AHEAD_MAX
 
 
 @given(

@@ -23,7 +23,7 @@ from pairbus.client.route.envelope import EnvelopeError
 from pairbus.fast.address import Address
 from pairbus.fast.client import wait_together
 from pairbus.fast.connection import attach_all
-from pairbus.fast.connection_cache import ConnectionCache, EarlyOpening
+from pairbus.fast.connection_cache import ConnectionCache
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.receiver import stop_all
 from pairbus.syphon import window
@@ -32,17 +32,9 @@ from pairbus.syphon.delivery import BatchDelivery, QueueBatch
 from pairbus.syphon.policy import Destination, Destinations, unreadable
 from pairbus.syphon.receipts import Drained, TaskReport
 from pairbus.syphon.restore import restore
-from pairbus.syphon.window import (
-    ANSWER_SECONDS_MAX,
-    NEAR_MAX,
-    TaskWindow,
-)
+from pairbus.syphon.task_clients import TaskClients
+from pairbus.syphon.window import AHEAD_MAX, ANSWER_SECONDS_MAX, NEAR_MAX, TaskWindow
 
-# How many messages are received ahead, from all queues together. These messages are locked. If half
-# a chunk for each queue is more, that number applies, up to the limit of a broker for one
-# connection.
-AHEAD_MAX = 2_500
-LOCKED_MAX = 3_500
 # How many more messages may be held. Brokers limit the number of locked messages for one
 # connection.
 HELD_MAX = 6_000
@@ -95,19 +87,21 @@ class _Drain:
         has_lines = task.messages_folder is not None
         self._report = TaskReport(run=task.run, round=task.round, clock=clock, has_lines=has_lines)
         self._destinations = Destinations(task.known)
+        self._window = TaskWindow(task.seconds, chunk=task.chunk)
         # Neither connects yet. A namespace that cannot be reached is an error of the task's result.
-        self._cache = cache
-        self._leases = [
-            cache.lend(task.run, address, timeout_seconds=ANSWER_SECONDS_MAX)
-            for address in (task.primary, task.secondary)
-        ]
-        self._primary, self._secondary = (lease.client for lease in self._leases)
-        self._usage_before = [lease.client.usage() for lease in self._leases]
-        self._is_clean = False
+        self._clients = TaskClients(
+            cache,
+            self._window,
+            run=task.run,
+            primary=task.primary,
+            secondary=task.secondary,
+            open_seconds=task.open_seconds,
+        )
+        self._primary, self._secondary = self._clients.primary, self._clients.secondary
         self._delivery = BatchDelivery(self._primary, self._destinations, self._report)
         self._queues = [
             BacklogQueue(
-                self._secondary, name, self._report, credit=_credit(task), at_most=task.at_most
+                self._secondary, name, self._report, credit=self._credit, at_most=task.at_most
             )
             for name in task.queues
         ]
@@ -117,22 +111,17 @@ class _Drain:
         # After `at_most` messages, the receiver itself grants no more.
         self._grants_no_more = task.at_most is not None
         self._full: set[str] = set()
-        self._window = TaskWindow(task.seconds, chunk=task.chunk)
-        self._opening = EarlyOpening(self._primary)
-        self._has_opened_primary = False
-        self._has_reached_primary = False
 
     def run(self) -> Drained:
+        is_clean = False
         try:
             try:
                 self._work()
             finally:
                 self._end()
-            self._is_clean = self._has_no_doubts()
+            is_clean = self._has_no_doubts()
         finally:
-            is_abandoned = self._opening.abandon()
-            for lease in self._leases[1:] if is_abandoned else self._leases:
-                self._cache.give_back(lease, is_clean=self._is_clean)
+            self._clients.give_back(is_clean=is_clean)
         if self._delivery.bug is not None:
             raise self._delivery.bug
         return Drained(
@@ -141,11 +130,9 @@ class _Drain:
             emptied=tuple(sorted(self._report.emptied)),
             errors=tuple(sorted(self._report.errors.items())),
             full=tuple(sorted(self._full)),
-            usage=tuple(
-                lease.client.usage() - before
-                for lease, before in zip(self._leases, self._usage_before, strict=True)
-            ),
-            has_reached_primary=self._has_reached_primary and not self._delivery.primary_error,
+            usage=self._clients.usage(),
+            has_reached_primary=self._clients.has_reached_primary
+            and not self._delivery.primary_error,
             primary_error=self._delivery.primary_error,
             unwritten=tuple(self._report.lines or ()),
         )
@@ -161,12 +148,12 @@ class _Drain:
     # --- time -------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """The task's time starts when the secondary has accepted the connection, so a distant
-        secondary costs no work time.
-        """
-        began = time.monotonic()
-        self._opening.start(deadline=began + self._task.open_seconds)
-        self._secondary.set_deadline(began + self._task.open_seconds)
+        self._clients.open_secondary(self._attach_queues, clock=self._report.now)
+        for queue in self._queues:
+            queue.receiver.credit = self._credit  # more, if the secondary is far away
+        self._set_deadlines()
+
+    def _attach_queues(self) -> None:
         attach_all([queue.receiver for queue in self._queues])
         for queue in list(self._active):
             if queue in self._active:  # otherwise it was lost together with others
@@ -175,34 +162,21 @@ class _Drain:
                 except AzureError as error:
                     self._active.remove(queue)
                     self._queue_failed(queue, error)
-        lease = self._leases[1]
-        lease.opening_seconds = lease.opening_seconds or time.monotonic() - began
-        self._window.secondary_opened(took=lease.opening_seconds, now=self._report.now())
-        self._set_deadlines()
 
     def _open_primary(self, batch: QueueBatch) -> None:
         """The first batch needs the connection to the primary, and links there."""
-        self._has_opened_primary = True
+
+        def send() -> float:
+            self._delivery.start(batch)
+            return max((one.answer_seconds for one in self._destinations), default=0.0)
+
         self._delivery.sends_until = math.inf
-        began = time.monotonic()
-        has_timed_out = self._opening.wait()
-        opened = time.monotonic()
-        self._primary.set_deadline(opened + (0.0 if has_timed_out else self._task.open_seconds))
-        self._delivery.start(batch)
-        self._has_reached_primary = self._primary.is_open
-        answer_seconds = max((one.answer_seconds for one in self._destinations), default=0.0)
-        lease, now = self._leases[0], time.monotonic()
-        took = lease.opening_seconds or self._opening.seconds + now - opened
-        lease.opening_seconds = took
-        self._window.primary_opened(took=took, waited=now - began, answer_seconds=answer_seconds)
+        self._clients.open_primary(send)
         self._set_deadlines()
 
     def _set_deadlines(self) -> None:
-        """The task ends soon after its time, even if a namespace stops answering."""
-        ahead = time.monotonic() - self._report.now()
         self._delivery.sends_until = self._window.sends_until
-        self._primary.set_deadline(self._window.primary_until + ahead)
-        self._secondary.set_deadline(self._window.secondary_until + ahead)
+        self._clients.set_deadlines(now=self._report.now())
 
     def _has_time(self) -> bool:
         """Whether there is time and reason for another batch."""
@@ -226,20 +200,23 @@ class _Drain:
         released.
         """
         now, taken = self._report.now(), self._received
-        if not self._grants_no_more and self._window.is_covered_by(AHEAD_MAX, taken=taken, now=now):
+        ahead = self._window.ahead
+        if not self._grants_no_more and self._window.is_covered_by(ahead, taken=taken, now=now):
             self._grants_no_more = True
             for queue in self._queues:
                 queue.receiver.stop_granting()
 
     def _wait(self) -> None:
         """Waits for both namespaces, until one of them has said something to act on."""
+        if not self._active:
+            return  # `_end` waits for the answers that are left
         now = self._report.now()
         waits = [
             queue.empty_since + self._window.empty_seconds - now
             for queue in self._active
             if queue.empty_since is not None
-            and queue not in self._in_flight
             and not queue.receiver.is_draining
+            and not queue.receiver.has_messages
         ]
         seconds = max(min(waits, default=self._window.empty_seconds), 0.0)
         until = time.monotonic() + seconds
@@ -261,7 +238,7 @@ class _Drain:
         return (
             any(queue.has_settled for queue in self._queues)
             or self._has_answer()
-            or any(self._has_ended(queue) for queue in self._active)
+            or any(self._has_ended(queue) for queue in self._active if queue not in self._in_flight)
             or (
                 self._room > 0
                 and self._has_time()
@@ -285,6 +262,15 @@ class _Drain:
     # --- receiving --------------------------------------------------------------------------------
 
     @property
+    def _credit(self) -> int:
+        """The credit for one queue: enough to keep the task busy, and few messages to release at
+        the end. Half a chunk for each queue, if that is more than its share.
+        """
+        chunk, count = self._task.chunk, len(self._task.queues)
+        each = max(min(chunk, NEAR_MAX) // 2, self._window.ahead // count)
+        return max(1, min(each, 2 * chunk, AHEAD_MAX // count))
+
+    @property
     def _room(self) -> int:
         """How many messages may be sent now. 0 as well if the batch would be small only because
         others are in flight.
@@ -295,13 +281,17 @@ class _Drain:
         )
         room = min(size - unsettled, max(1, size // 2))
         is_full = sum(batch.size for batch in in_flight) >= window.BYTES_MAX
-        return 0 if is_full or (unsettled and room < size // 4) else room
+        is_small = unsettled > 0 and room < min(size, NEAR_MAX) // 4
+        return 0 if is_full or is_small else room
 
     def _start_batches(self) -> None:
         """Sends what has arrived: from each queue, in turn, that has no batch in flight."""
         for queue in list(self._active):
-            if queue in self._in_flight or queue not in self._active:
-                continue  # or it was lost together with another one
+            if queue not in self._active:
+                continue  # it was lost together with another one
+            if queue in self._in_flight:
+                self._ask_if_silent(queue)
+                continue
             room = self._room
             if queue.receiver.has_messages and (room < 1 or not self._has_time()):
                 continue
@@ -329,12 +319,18 @@ class _Drain:
             return True
         if self._grants_no_more and not queue.receiver.has_credit:
             return True  # all granted credit is used; there may be more messages
-        now = self._report.now()
-        if queue.empty_since is None:
-            queue.empty_since = now
-        if now - queue.empty_since >= self._window.empty_seconds:
-            queue.receiver.ask_for_the_rest()
+        self._ask_if_silent(queue)
         return False
+
+    def _ask_if_silent(self, queue: BacklogQueue) -> None:
+        """Ask whether the queue is empty, also while its last messages are in flight."""
+        receiver, now = queue.receiver, self._report.now()
+        if receiver.has_messages or not receiver.has_credit:
+            queue.empty_since = None
+        elif queue.empty_since is None:
+            queue.empty_since = now
+        elif now - queue.empty_since >= self._window.empty_seconds:
+            receiver.ask_for_the_rest()
 
     def _queue_failed(self, queue: BacklogQueue, error: AzureError) -> None:
         self._report.record_error(queue.name, error)
@@ -377,7 +373,7 @@ class _Drain:
             # The queue has failed in the meantime. Do not send what cannot be settled.
             for path, pairs in batch.by_path.items():
                 batch.queue.hold(path, pairs)
-        elif batch.by_path and not self._has_opened_primary:
+        elif batch.by_path and not self._clients.has_opened_primary:
             self._open_primary(batch)
         else:
             self._delivery.start(batch)
@@ -456,11 +452,3 @@ class _Drain:
                 [self._primary], self._has_answer, time.monotonic() + self._window.empty_seconds
             )
             self._collect_answers()
-
-
-def _credit(task: DrainTask) -> int:
-    """The credit for one queue: enough to keep the task busy, and few messages to release at the
-    end.
-    """
-    each = max(min(task.chunk, NEAR_MAX) // 2, AHEAD_MAX // len(task.queues))
-    return max(1, min(each, 2 * task.chunk, LOCKED_MAX // len(task.queues)))

@@ -18,7 +18,7 @@ class SyphonOptions:
     """
     secondary: Address
     round_seconds: float = 3.0
-    chunk: int = 4_000
+    chunk: int = 6_000
     """The maximum number of messages of a task that are sent but not yet settled. At most this many
     arrive twice if the task dies.
     """

@@ -12,7 +12,7 @@ import math
 from typing import Final
 
 EMPTY_SECONDS: Final = 0.25
-"""A queue that delivers nothing for this long is asked whether it is empty."""
+"""A queue that delivers nothing for this long, and a round trip, is asked whether it is empty."""
 ANSWER_SECONDS_MAX: Final = 15.0
 """The longest wait for one answer. The locks of backlog messages must outlast a silent primary."""
 # How long after the task's time something may be sent, the primary may answer, and then the
@@ -27,11 +27,15 @@ LONG_OPEN_EVERY: Final = 4
 _ROUND_TRIPS: Final = 6
 """The minimum number of round trips to open a connection, with a token and links."""
 
-# How many messages may be sent and not settled: what a task moves while an answer of the primary
-# and one of the secondary are on their way. A near pair needs no more than the first number.
+# How many messages may be sent and not settled: so many keep a near pair busy, and over a distance
+# also what a task moves while an answer of the primary and one of the secondary are on their way.
 NEAR_MAX: Final = 1_000
-RATE_MAX: Final = 10_000
+RATE_MAX: Final = 15_000
 """Messages a second. No task moves more."""
+# How many messages are received ahead. These are locked: few if the secondary is near, and more if
+# the credit for them is on its way for long. Brokers limit the locked messages of a connection.
+AHEAD_MIN: Final = 2_500
+AHEAD_MAX: Final = 4_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 """The maximum size of the messages that are sent and not acknowledged, and of those that have
 arrived and are not sent. A single message may be larger."""
@@ -64,6 +68,7 @@ class TaskWindow:
         """The secondary has accepted the connection: the task's time begins."""
         self._opening = took
         self.seconds = max(self.seconds, took)
+        self.empty_seconds = EMPTY_SECONDS + self._round_trip
         self.deadline = now + self.seconds
 
     def primary_opened(self, *, took: float, waited: float, answer_seconds: float) -> None:
@@ -88,8 +93,17 @@ class TaskWindow:
         """How many messages may be sent and not settled. It follows the shortest time that this has
         taken, which is the distance to both namespaces: a longer one only shows that they are busy.
         """
-        cycle = self._cycle if math.isfinite(self._cycle) else 2 * self._opening / _ROUND_TRIPS
-        return min(max(NEAR_MAX, int(RATE_MAX * cycle)), self._chunk)
+        cycle = self._cycle if math.isfinite(self._cycle) else 2 * self._round_trip
+        return min(NEAR_MAX + round(RATE_MAX * min(cycle, ANSWER_SECONDS_MAX)), self._chunk)
+
+    @property
+    def ahead(self) -> int:
+        """How many messages are received ahead, from all queues together."""
+        return min(AHEAD_MIN + round(RATE_MAX * self._round_trip), AHEAD_MAX)
+
+    @property
+    def _round_trip(self) -> float:
+        return self._opening / _ROUND_TRIPS
 
     def has_time(self, *, now: float) -> bool:
         """Whether there is time to send another batch and to wait for the answer."""

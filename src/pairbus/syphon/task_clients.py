@@ -1,0 +1,88 @@
+"""The clients of a task, for the primary and the secondary.
+
+A cache lends them. Both are opened at the same time, because both may be far away, and the task's
+window learns how long that took. At the end they go back to the cache, or are closed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pairbus.cost.meter import Reading
+from pairbus.fast.address import Address
+from pairbus.fast.connection_cache import ConnectionCache, EarlyOpening
+from pairbus.syphon.window import ANSWER_SECONDS_MAX, TaskWindow
+
+
+class TaskClients:
+    def __init__(
+        self,
+        cache: ConnectionCache,
+        window: TaskWindow,
+        *,
+        run: str,
+        primary: Address,
+        secondary: Address,
+        open_seconds: float,
+    ) -> None:
+        """Neither connects yet."""
+        self._cache = cache
+        self._window = window
+        self._open_seconds = open_seconds
+        self._leases = [
+            cache.lend(run, address, timeout_seconds=ANSWER_SECONDS_MAX)
+            for address in (primary, secondary)
+        ]
+        self.primary, self.secondary = (lease.client for lease in self._leases)
+        self._usage_before = [lease.client.usage() for lease in self._leases]
+        self._opening = EarlyOpening(self.primary)
+        self.has_opened_primary = False
+        self.has_reached_primary = False
+
+    def open_secondary(self, attach: Callable[[], None], *, clock: Callable[[], float]) -> None:
+        """The task's time starts when the secondary has accepted the connection, so a distant
+        secondary costs no work time. `attach` uses it for the first time.
+        """
+        began = time.monotonic()
+        self._opening.start(deadline=began + self._open_seconds)
+        self.secondary.set_deadline(began + self._open_seconds)
+        attach()
+        lease = self._leases[1]
+        lease.opening_seconds = lease.opening_seconds or time.monotonic() - began
+        self._window.secondary_opened(took=lease.opening_seconds, now=clock())
+
+    def open_primary(self, send: Callable[[], float]) -> None:
+        """`send` uses the primary for the first time. It returns how long the answers are known to
+        take.
+        """
+        self.has_opened_primary = True
+        began = time.monotonic()
+        has_timed_out = self._opening.wait()
+        opened = time.monotonic()
+        self.primary.set_deadline(opened + (0.0 if has_timed_out else self._open_seconds))
+        answer_seconds = send()
+        self.has_reached_primary = self.primary.is_open
+        lease, now = self._leases[0], time.monotonic()
+        lease.opening_seconds = lease.opening_seconds or self._opening.seconds + now - opened
+        self._window.primary_opened(
+            took=lease.opening_seconds, waited=now - began, answer_seconds=answer_seconds
+        )
+
+    def set_deadlines(self, *, now: float) -> None:
+        """The task ends soon after its time, even if a namespace stops answering."""
+        ahead = time.monotonic() - now
+        self.primary.set_deadline(self._window.primary_until + ahead)
+        self.secondary.set_deadline(self._window.secondary_until + ahead)
+
+    def give_back(self, *, is_clean: bool) -> None:
+        is_abandoned = self._opening.abandon()
+        for lease in self._leases[1:] if is_abandoned else self._leases:
+            self._cache.give_back(lease, is_clean=is_clean)
+
+    def usage(self) -> tuple[Reading, ...]:
+        """The operations of this task."""
+        return tuple(
+            lease.client.usage() - before
+            for lease, before in zip(self._leases, self._usage_before, strict=True)
+        )
