@@ -132,12 +132,13 @@ class Management:
                 "com.microsoft:server-timeout": UInt(int(seconds * 1000)),
             }
             answers: list[Response | None] = [None] * len(bodies)
+            until = namespace.deadline()
             if len(bodies) > 1:
                 asked = [(properties, body) for body in bodies]
-                answers = requests.ask_all(asked, until=namespace.deadline())
+                answers = requests.ask_all(asked, until=until)
             # A request without an answer is sent again: that also finds the reason.
             complete = [
-                answer or requests.ask(properties, body, until=namespace.deadline())
+                answer or requests.ask(properties, body, until=until)
                 for answer, body in zip(answers, bodies, strict=True)
             ]
         return [_body(answer, what, is_nothing) for answer in complete]
