@@ -10,6 +10,7 @@ import select
 import socket
 import ssl
 import time
+from collections import deque
 from typing import Final
 
 READ_SIZE: Final = 256 * 1024
@@ -48,7 +49,7 @@ class Transport:
             raise
         self._sock = sock
         self._is_tls = tls is not None
-        self._out = memoryview(b"")
+        self._out: deque[memoryview] = deque()  # not joined: that would copy it again and again
         self._poll = select.poll()
         self._polled = 0
 
@@ -66,7 +67,7 @@ class Transport:
 
     def write(self, data: bytes) -> None:
         """To be written by the next `exchange`."""
-        self._out = memoryview(data if not self._out else b"".join((self._out, data)))
+        self._out.append(memoryview(data))
 
     def exchange(self, seconds: float) -> bytes:
         """Write all pending output, then read. Waits up to `seconds`; b"" if nothing came."""
@@ -107,7 +108,11 @@ class Transport:
     def _flush(self) -> None:
         with contextlib.suppress(*_WANT):
             while self._out:
-                self._out = self._out[self._sock.send(self._out[:_WRITE_SIZE]) :]
+                sent = self._sock.send(self._out[0][:_WRITE_SIZE])
+                if sent == len(self._out[0]):
+                    self._out.popleft()
+                else:
+                    self._out[0] = self._out[0][sent:]
 
     def interrupt(self) -> None:
         """Make a call that waits in `exchange` end. Safe to call from any thread."""
