@@ -134,15 +134,19 @@ class Peeker:
         """Returns the messages in the range, in order, except those that were received in the
         meantime.
         """
-        at, count = numbers.start, 1
+        at, count, length = numbers.start, 1, PAGE
         while at < numbers.end:
-            starts = range(at, numbers.end, PAGE)[:count]
-            pages = self.pages([(start, min(PAGE, numbers.end - start)) for start in starts])
+            starts = range(at, numbers.end, length)[:count]
+            pages = self.pages([(start, min(length, numbers.end - start)) for start in starts])
+            taken = length = min(PAGE, 2 * length)
             for start, page in zip(starts, pages, strict=True):
                 if start > at:
-                    break  # the page before it was not full: there may be messages in between
+                    # The service limits pages: there may be messages in between.
+                    length = taken
+                    break
                 if not page:
                     return
+                taken = len(page)
                 for data in page:
                     message = self._read(data)
                     number = self._number(message)
