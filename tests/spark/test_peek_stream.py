@@ -11,7 +11,7 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import pairbus.spark.options
-from pairbus.amqp.client.connection import Connection
+from pairbus.amqp.client.blocking import Connection
 from pairbus.amqp.codec.types import Described, Symbol, Timestamp, ULong
 from pairbus.amqp.codec.values import encode
 from pairbus.broker import Broker, QueueDescription
