@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import json
 import logging
 import os
@@ -29,7 +30,6 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 import pairbus
 import pairbus.aio
-from tests.pairing.namespaces import wait_until
 
 SETTLE_SECONDS_MAX = 20.0
 DELAYS_SECONDS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4)
@@ -54,10 +54,7 @@ def threads() -> list[str]:
 
 
 def tasks() -> list[str]:
-    try:
-        own = asyncio.current_task()
-    except RuntimeError:
-        return []
+    own = asyncio.current_task()
     return sorted(str(task) for task in asyncio.all_tasks() if task is not own)
 
 
@@ -113,213 +110,127 @@ def is_reached(step: str, status: Any) -> bool:
     return True
 
 
-# --- blocking -------------------------------------------------------------------------------------
+class Shell:
+    """The clients of one shell. What they return is awaited in either: see `done`."""
 
-
-def run_blocking(scenario: str, case: dict[str, str]) -> dict[str, Any]:
-    before = residue()
-    primary = pairbus.ServiceBusClient.from_connection_string(case["primary"], retry_total=0)
-    secondary = pairbus.ServiceBusClient.from_connection_string(case["secondary"], retry_total=0)
-    manager = ServiceBusAdministrationClient.from_connection_string(
-        case["manager"], connection_verify=case["ca_file"], retry_total=0
-    )
-    options = pairbus.SendAvailabilityPairedNamespaceOptions(
-        manager, secondary, **settings_of(case)
-    )
-    errors: list[str] = []
-    try:
-        primary.pair_namespace(options)
-    except Exception as error:
-        errors.append(type(error).__name__)
-    manager.close()
-    gc.collect()  # the SDK's administration client keeps the socket of a refusal until then
-    if scenario == "refused":
-        refused = residue()
-        primary.close()
-        secondary.close()
-        return {"before": before, "after": refused, "end": residue(), "errors": errors}
-    first, second = (primary.get_queue_sender(case["queue"]) for _ in range(2))
-    first.send_messages(message(1))
-    stuck: list[threading.Thread] = []
-    for step in scenario.split():
-        say(step)
-        wait_for_go()
-        wait_until(lambda step=step: is_reached(step, primary.pairing.status()), step)
-        if step == "stuck":  # a send that nobody answers, while the client is closed
-            stuck.append(threading.Thread(target=_try, args=(first, errors)))
-            stuck[0].start()
-            time.sleep(0.3)
-        else:
-            _try(first, errors)
-            _try(second, errors)
-    seconds = time.monotonic()
-    primary.close()
-    seconds = time.monotonic() - seconds
-    for thread in stuck:
-        thread.join(30)
-    after = residue()  # the secondary's client is still open, but nobody uses it any more
-    secondary.close()
-    return {
-        "before": before,
-        "after": after,
-        "end": residue(),
-        "errors": errors,
-        "close_seconds": seconds,
-    }
-
-
-def _try(sender: Any, errors: list[str]) -> None:
-    try:
-        sender.send_messages(message(2))
-    except Exception as error:
-        errors.append(type(error).__name__)
-
-
-def run_hastily_blocking(case: dict[str, str]) -> dict[str, Any]:
-    """Closed while the pairing is still making its connections ready."""
-    before, seconds = residue(), []
-    connect = pairbus.ServiceBusClient.from_connection_string
-    for delay in DELAYS_SECONDS:
-        manager = ServiceBusAdministrationClient.from_connection_string(
-            case["manager"], connection_verify=case["ca_file"]
+    def __init__(self, name: str, case: dict[str, str]) -> None:
+        module: Any = pairbus if name == "sync" else pairbus.aio
+        manager: Any = (
+            ServiceBusAdministrationClient if name == "sync" else AsyncAdministrationClient
         )
-        with manager, connect(case["secondary"]) as secondary:
-            options = pairbus.SendAvailabilityPairedNamespaceOptions(
-                manager, secondary, **settings_of(case)
-            )
-            primary = connect(case["primary"])
-            primary.pair_namespace(options)
-            sender = primary.get_queue_sender(case["queue"])
-            time.sleep(delay)
-            began = time.monotonic()
-            primary.close()
-            seconds.append(time.monotonic() - began)
-            del sender
-    gc.collect()  # as above; a socket of ours would be warned of
-    after = residue()
-    return {
-        "before": before,
-        "after": after,
-        "end": after,
-        "errors": [],
-        "close_seconds": max(seconds),
-    }
+        connect = module.ServiceBusClient.from_connection_string
+        self.is_sync = name == "sync"
+        self.queue = case["queue"]
+        self.primary = connect(case["primary"], retry_total=0)
+        self.secondary = connect(case["secondary"], retry_total=0)
+        self.manager = manager.from_connection_string(
+            case["manager"], connection_verify=case["ca_file"], retry_total=0
+        )
+        self.options = module.SendAvailabilityPairedNamespaceOptions(
+            self.manager, self.secondary, **settings_of(case)
+        )
+
+    async def pair(self, errors: list[str]) -> None:
+        try:
+            await done(self.primary.pair_namespace(self.options))
+        except Exception as error:
+            errors.append(type(error).__name__)
+        await done(self.manager.close())
+        gc.collect()  # the SDK's administration client keeps the socket of a refusal until then
+
+    async def close_primary(self) -> float:
+        """Returns how long it took."""
+        began = time.monotonic()
+        await done(self.primary.close())
+        return time.monotonic() - began
+
+    async def left(self, before: dict[str, Any]) -> dict[str, Any]:
+        """What is left now. A transport of asyncio closes its socket in the loop's next rounds."""
+        deadline = time.monotonic() + (0.0 if self.is_sync else SETTLE_SECONDS_MAX)
+        while residue() != before and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        return residue()
+
+    async def try_to_send(self, sender: Any, errors: list[str]) -> None:
+        try:
+            if self.is_sync:  # on a thread: it may wait for as long as the test likes
+                await asyncio.to_thread(sender.send_messages, message(2))
+            else:
+                await sender.send_messages(message(2))
+        except Exception as error:
+            errors.append(type(error).__name__)
 
 
-# --- asyncio --------------------------------------------------------------------------------------
+async def done(result: Any) -> Any:
+    """What a call of either shell returns."""
+    return await result if inspect.isawaitable(result) else result
 
 
-async def run_asyncio(scenario: str, case: dict[str, str]) -> dict[str, Any]:
+async def run(name: str, scenario: str, case: dict[str, str]) -> dict[str, Any]:
     before = residue()
-    primary = pairbus.aio.ServiceBusClient.from_connection_string(case["primary"], retry_total=0)
-    secondary = pairbus.aio.ServiceBusClient.from_connection_string(
-        case["secondary"], retry_total=0
-    )
-    manager = AsyncAdministrationClient.from_connection_string(
-        case["manager"], connection_verify=case["ca_file"], retry_total=0
-    )
-    options = pairbus.aio.SendAvailabilityPairedNamespaceOptions(
-        manager, secondary, **settings_of(case)
-    )
     errors: list[str] = []
-    try:
-        await primary.pair_namespace(options)
-    except Exception as error:
-        errors.append(type(error).__name__)
-    await manager.close()
-    gc.collect()
+    shell = Shell(name, case)
+    await shell.pair(errors)
     if scenario == "refused":
-        refused = await settled(before)
-        await primary.close()
-        await secondary.close()
+        refused = await shell.left(before)
+        await shell.close_primary()
+        await done(shell.secondary.close())
         return {"before": before, "after": refused, "end": residue(), "errors": errors}
-    first, second = (primary.get_queue_sender(case["queue"]) for _ in range(2))
-    await first.send_messages(message(1))
+    first, second = (shell.primary.get_queue_sender(shell.queue) for _ in range(2))
+    await done(first.send_messages(message(1)))
     stuck: list[asyncio.Task[None]] = []
-    loop = asyncio.get_running_loop()
     for step in scenario.split():
         say(step)
-        await loop.run_in_executor(None, wait_for_go)
-        while not is_reached(step, primary.pairing.status()):
+        await asyncio.to_thread(wait_for_go)
+        while not is_reached(step, shell.primary.pairing.status()):
             await asyncio.sleep(0.05)
-        if step == "stuck":
-            stuck.append(asyncio.create_task(_try_later(first, errors)))
+        if step == "stuck":  # a send that nobody answers, while the client is closed
+            stuck.append(asyncio.create_task(shell.try_to_send(first, errors)))
             await asyncio.sleep(0.3)
         else:
-            await _try_later(first, errors)
-            await _try_later(second, errors)
-    seconds = time.monotonic()
-    await primary.close()
-    seconds = time.monotonic() - seconds
+            await shell.try_to_send(first, errors)
+            await shell.try_to_send(second, errors)
+    seconds = await shell.close_primary()
     await asyncio.gather(*stuck)
-    after = await settled(before)
-    await secondary.close()
+    after = await shell.left(before)  # the secondary's client is open, but nobody uses it any more
+    await done(shell.secondary.close())
     return {
         "before": before,
         "after": after,
-        "end": await settled(before),
+        "end": await shell.left(before),
         "errors": errors,
         "close_seconds": seconds,
     }
 
 
-async def run_hastily_asyncio(case: dict[str, str]) -> dict[str, Any]:
-    before, seconds = residue(), []
-    connect = pairbus.aio.ServiceBusClient.from_connection_string
+async def run_hastily(name: str, case: dict[str, str]) -> dict[str, Any]:
+    """Closed while the pairing is still making its connections ready."""
+    before, seconds, errors = residue(), [], list[str]()
     for delay in DELAYS_SECONDS:
-        manager = AsyncAdministrationClient.from_connection_string(
-            case["manager"], connection_verify=case["ca_file"]
-        )
-        async with manager, connect(case["secondary"]) as secondary:
-            options = pairbus.aio.SendAvailabilityPairedNamespaceOptions(
-                manager, secondary, **settings_of(case)
-            )
-            primary = connect(case["primary"])
-            await primary.pair_namespace(options)
-            sender = primary.get_queue_sender(case["queue"])
-            await asyncio.sleep(delay)
-            began = time.monotonic()
-            await primary.close()
-            seconds.append(time.monotonic() - began)
-            del sender
-    gc.collect()
-    after = await settled(before)
+        shell = Shell(name, case)
+        await shell.pair(errors)
+        sender = shell.primary.get_queue_sender(shell.queue)
+        await asyncio.sleep(delay)
+        seconds.append(await shell.close_primary())
+        await done(shell.secondary.close())
+        del sender
+    gc.collect()  # as above; a socket of ours would be warned of
+    after = await shell.left(before)
     return {
         "before": before,
         "after": after,
         "end": after,
-        "errors": [],
+        "errors": errors,
         "close_seconds": max(seconds),
     }
-
-
-async def settled(before: dict[str, Any]) -> dict[str, Any]:
-    """A transport of asyncio closes its socket in the loop's next rounds."""
-    deadline = time.monotonic() + SETTLE_SECONDS_MAX
-    while residue() != before and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
-    return residue()
-
-
-async def _try_later(sender: Any, errors: list[str]) -> None:
-    try:
-        await sender.send_messages(message(2))
-    except Exception as error:
-        errors.append(type(error).__name__)
 
 
 def main() -> None:
     # What is logged is no warning; Python would print it for want of another place.
     logging.getLogger().addHandler(logging.NullHandler())
-    shell, scenario, case = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    if shell == "sync":
-        hasty = scenario == "hasty"
-        counted = run_hastily_blocking(case) if hasty else run_blocking(scenario, case)
-    else:
-        with asyncio.Runner() as runner:
-            hasty = scenario == "hasty"
-            run = run_hastily_asyncio(case) if hasty else run_asyncio(scenario, case)
-            counted = runner.run(run)
+    name, scenario, case = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    work = run_hastily(name, case) if scenario == "hasty" else run(name, scenario, case)
+    counted = asyncio.run(work)
     say(counted)
 
 

@@ -156,7 +156,9 @@ def test_a_client_that_is_closed_in_a_silence_leaves_nothing(world, start, scena
 
 @pytest.mark.req("C-02")
 def test_a_client_that_is_closed_while_its_connections_are_made_leaves_nothing(world, start):
-    assert start("hasty", world.queue()).ends()["close_seconds"] < 40
+    counted = start("hasty", world.queue()).ends()
+    assert counted["errors"] == []
+    assert counted["close_seconds"] < 40
 
 
 @pytest.mark.req("A-07", "C-02")

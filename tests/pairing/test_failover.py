@@ -68,22 +68,6 @@ def test_a_primary_that_refuses_connections_is_failed_over_by_opening_the_link(w
     world.check(queue, backlog=["in a batch", "alone"])
 
 
-@pytest.mark.req("A-05")
-def test_making_a_batch_is_redirected_as_a_send_is(world):
-    queue = world.queue()
-    client = world.pair()
-    sender = client.get_queue_sender(queue)
-    fault = world.primary.fault("unreachable", queue)
-    batch = sender.create_message_batch()
-    assert batch.max_size_in_bytes > 200_000
-    batch.add_message(ServiceBusMessage("x", message_id="x"))
-    sender.send_messages(batch)
-    sender.close()
-    world.acknowledge(queue, "x")
-    fault.clear()
-    world.check(queue, backlog=["x"])
-
-
 @pytest.mark.req("F-01", "X-02")
 @pytest.mark.parametrize("scope", ["namespace", "entity"])
 def test_a_primary_that_hangs_is_failed_over_in_bounded_time(world, scope):

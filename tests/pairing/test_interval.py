@@ -49,29 +49,6 @@ def test_an_entity_fails_over_when_it_has_failed_for_the_interval(world):
     assert failed_over.after_seconds >= 4
 
 
-@pytest.mark.req("F-04")
-def test_a_success_clears_the_timer(world):
-    queue = world.queue()
-    client = world.pair(failover_interval=INTERVAL)
-    sender = world.sender(client, queue)
-    with world.primary.fault("error", queue, times=1):
-        began = time.monotonic()
-        with pytest.raises(ServiceBusError):
-            world.send(sender, "refused")
-        world.send(sender, "taken")
-    wait_until(lambda: time.monotonic() - began > 4.2, "the interval since the first failure")
-    with world.primary.fault("error", queue, times=1), pytest.raises(ServiceBusError):
-        world.send(sender, "refused again")
-    world.send(sender, "taken again")
-    world.check(queue, primary=["taken", "taken again"])
-    assert [type(event) for event in world.events[1:]] == [
-        PrimaryFailed,
-        Recovered,
-        PrimaryFailed,
-        Recovered,
-    ]
-
-
 @pytest.mark.req("A-05", "A-10")
 @pytest.mark.parametrize(
     ("condition", "on"),
@@ -119,20 +96,3 @@ def test_before_the_interval_is_over_opening_a_link_raises_as_the_sdk_does(world
     sender.close()
     world.check(queue, primary=["after"])
     assert len(world.events_of(Recovered, queue)) == 1
-
-
-@pytest.mark.req("A-05", "F-03")
-def test_a_suspect_entity_fails_over_although_nobody_sends_to_it(world):
-    """And a link that is opened then is one to the backlog."""
-    queue = world.queue()
-    client = world.pair(failover_interval=timedelta(seconds=1))
-    sender = world.sender(client, queue)
-    world.send(sender, "before")
-    fault = world.primary.fault("unreachable", queue)
-    with pytest.raises(ServiceBusError):
-        world.send(sender, "refused")
-    world.wait_for(FailedOver, queue)
-    with client.get_queue_sender(queue) as another:
-        world.send(another, "diverted")
-    fault.clear()
-    world.check(queue, primary=["before"], backlog=["diverted"])

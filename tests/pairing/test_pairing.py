@@ -14,9 +14,6 @@ from pairbus.errors import OptionsError, PairbusError
 from pairbus.events import FailedOver, Paired
 from tests.pairing.shells import bare
 
-INT32_MAX = 2**31 - 1
-MAX_DURATION = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477581)
-
 
 def settings(queue) -> dict:
     """All that a queue can be told, as the administration client shows it."""
@@ -24,32 +21,6 @@ def settings(queue) -> dict:
 
 
 # what it makes
-
-
-@pytest.mark.req("Q-01", "Q-02", "A-01")
-def test_missing_backlog_queues_are_made_as_documented(world):
-    client = world.client()
-    options = world.options(backlog_queue_count=2)
-    client.pair_namespace(options)
-    assert options.backlog_queue_count == 2
-    admin = world.secondary.admin
-    usual = settings(admin.create_queue(f"{world.name}.usual"))
-    for index in range(2):
-        made = settings(admin.get_queue(f"{world.name}/x-servicebus-transfer/{index}"))
-        changed = {name: made[name] for name in usual if made[name] != usual[name]}
-        for name in ("default_message_time_to_live", "auto_delete_on_idle"):
-            changed.pop(name, None)
-            assert made[name] >= MAX_DURATION - timedelta(seconds=1)
-        assert made["lock_duration"] == timedelta(minutes=1), "which is the default"
-        assert changed == {
-            "max_size_in_megabytes": 5120,
-            "max_delivery_count": INT32_MAX,
-            "dead_lettering_on_message_expiration": True,
-        }
-        assert made["enable_batched_operations"] is True
-    assert not world.secondary.has_queue(world.backlog_path(2))
-    [paired] = world.events_of(Paired)
-    assert paired.backlog_queues == paired.made == (world.backlog_path(0), world.backlog_path(1))
 
 
 @pytest.mark.req("A-03", "A-04", "A-05", "A-06", "A-09", "Q-01")
@@ -122,22 +93,6 @@ def test_queues_that_exist_are_used_as_they_are_and_others_left_alone(world, cap
         assert has == had
 
 
-@pytest.mark.req("Q-03")
-def test_clients_that_pair_at_once_do_not_get_in_each_others_way(world):
-    from concurrent.futures import ThreadPoolExecutor
-
-    clients = [world.client() for _ in range(4)]
-    each = [world.options(backlog_queue_count=5) for _ in clients]
-    with ThreadPoolExecutor(4) as pool:
-        for future in [
-            pool.submit(client.pair_namespace, options)
-            for client, options in zip(clients, each, strict=True)
-        ]:
-            future.result(30)
-    made = [queue for paired in world.events_of(Paired) for queue in paired.made]
-    assert sorted(made) == [world.backlog_path(index) for index in range(5)]
-
-
 @pytest.mark.req("A-01")
 def test_the_primary_is_not_needed_for_pairing(world):
     queue = world.queue()
@@ -190,23 +145,6 @@ def check_unpaired(world, client, queue: str) -> None:
         assert not isinstance(raised.value, PairbusError)
         fault.clear()
     world.check(queue, primary=["unpaired"])
-
-
-@pytest.mark.req("A-07")
-@pytest.mark.parametrize(
-    ("policy", "key"),
-    [("RootManageSharedAccessKey", "bm90IHRoZSBrZXk="), ("sender", None), ("listener", None)],
-    ids=["wrong key", "only Send", "only Listen"],
-)
-def test_a_manager_without_the_right_to_manage_is_refused(world, policy, key):
-    queue = world.queue()
-    client = world.client()
-    manager = world.manager(world.secondary.connection_string(policy, key))
-    error = refused_pairing(client, world.options(manager=manager), world.backlog_path(0))
-    assert error.__cause__ is not None
-    check_unpaired(world, client, queue)
-    world.pair(client)
-    assert client.pairing is not None
 
 
 @pytest.mark.req("A-07", "A-08")

@@ -16,7 +16,6 @@ from pairbus.events import (
     BacklogWithdrawn,
     Diverted,
     FailedBack,
-    FailedOver,
     SendFailed,
     Throttled,
 )
@@ -309,16 +308,3 @@ def test_a_link_to_the_backlog_that_was_lost_while_idle_is_opened_anew(world):
     world.send(sender, "2")
     assert not world.events_of(BacklogWithdrawn)
     world.check(queue, backlog=["1", "2"])
-
-
-@pytest.mark.req("F-03", "Q-05")
-def test_the_backlog_queue_is_chosen_at_random(world):
-    queues = [world.queue(f"{number}") for number in range(16)]
-    client = world.pair(backlog_queue_count=4, secondary_connections="lazy")
-    for sender, queue in zip(world.senders(client, *queues), queues, strict=True):
-        world.send(sender, queue)
-    chosen = {world.queue_in_use(client, queue) for queue in queues}
-    # All sixteen alike: once in a billion runs.
-    assert len(chosen) > 1
-    assert chosen <= {world.backlog_path(index) for index in range(4)}
-    assert not world.events_of(FailedOver)
