@@ -43,7 +43,9 @@ def test_an_address_means_its_metrics(text: str, url: str) -> None:
     assert metrics_url(text) == url
 
 
-@pytest.mark.parametrize("text", ["", "ftp://h", "http://", "http://h:x", "http://[h"])
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "ftp://h", "http://", "http://h:x", "http://[h", "h:x"]
+)
 def test_what_is_not_a_url_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a URL: use http://HOST:PORT/metrics"):
         metrics_url(text)

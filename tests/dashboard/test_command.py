@@ -16,6 +16,7 @@ import trustme
 from pairbus.dashboard.command import allowed_hosts, check_access
 from pairbus.dashboard.server import bind
 from pairbus.errors import StartError, UsageError
+from tests.cli.conftest import Run
 
 PRIMARY = (
     "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
@@ -49,6 +50,22 @@ def test_what_would_not_be_safe_is_refused(settings: dict[str, object], text: st
     every = {"host": "127.0.0.1", "token": None, "certificate": None, "key": None}
     with pytest.raises(UsageError, match=text):
         check_access(**{**every, "proxy_url": None, **settings})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--primary", PRIMARY, "--secondary", PRIMARY], "are the same namespace, localhost:1"),
+        (["--primary", PRIMARY, "--metrics", "nonsense"], "--metrics 'nonsense' is not a URL"),
+        (["--primary", PRIMARY, "--interval", "5"], "--interval '5' has no unit"),
+        (["--port", "0"], "which namespaces?"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(pairbus: Run, words: list[str], text: str) -> None:
+    done = pairbus("dashboard", *words)
+
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert text in done.err
 
 
 def test_an_address_of_another_machine_is_named_with_what_to_change() -> None:

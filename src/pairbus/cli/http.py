@@ -111,13 +111,14 @@ def authorization(target: Target) -> str:
 
 def metrics_url(text: str) -> str:
     """Adds /metrics to `host:9090` and `http://host:9090`. Raises UsageError."""
-    url = text.strip() if "//" in text else f"http://{text.strip()}"
+    has_scheme = "//" in text
+    url = text.strip() if has_scheme else f"http://{text.strip()}"
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        is_url = bool(parts.hostname) and (has_scheme or parts.port is not None)
     except ValueError:
-        parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+        is_url = False
+    if not is_url or parts.scheme not in ("http", "https"):
         raise UsageError(f"--metrics {text!r} is not a URL: use http://HOST:PORT/metrics")
     return url if parts.path not in ("", "/") else f"{url.rstrip('/')}/metrics"
 

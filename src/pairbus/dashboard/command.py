@@ -15,7 +15,7 @@ import typer
 from pairbus.cli.http import metrics_url
 from pairbus.cli.options import flatten_options, option
 from pairbus.cli.pair.status import METRICS, targets_by_role
-from pairbus.cli.pair.targets import PairOptions, parse_pair
+from pairbus.cli.pair.targets import PairOptions, check_distinct, parse_pair
 from pairbus.cli.parse import parse_positive_duration
 from pairbus.cost.prices import load
 from pairbus.dashboard.collect import Collector, make_sources
@@ -124,6 +124,7 @@ def dashboard(
     """
     check_installed("pairbus dashboard", "dashboard", "nicegui", "uvicorn", "defusedxml")
     given = parse_pair(pair)
+    check_distinct(given)
     targets = targets_by_role(given.primaries, given.secondary)
     urls = tuple(metrics_url(url) for text in metrics or () for url in text.split())
     if not targets and not urls:

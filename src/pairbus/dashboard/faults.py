@@ -22,7 +22,7 @@ KINDS: Final = {
     "unreachable": "unreachable: connections are refused",
     "hang": "hang: no answer",
     "throttle": "throttle: the service is busy",
-    "cannot-send": "cannot send: sends fail",
+    "cannot_send": "cannot_send: sends fail",
     "restart": "restart: all connections are closed",
 }
 CLOSES_PORT: Final = ("unreachable", "restart")
@@ -118,7 +118,7 @@ def _row(role: str, fault: Mapping[str, Any], now: float) -> Row:
     return Row(
         (role, fault.get("id")),
         (
-            str(fault.get("kind")).replace("_", " "),
+            str(fault.get("kind")),
             role,
             str(fault.get("entity") or "all"),
             str(fault.get("state")),

@@ -12,7 +12,7 @@ import typer
 
 from pairbus.cli.options import AS_JSON, flatten_options, option
 from pairbus.cli.output import print_json
-from pairbus.cli.pair.targets import PairOptions, parse_pair
+from pairbus.cli.pair.targets import PairOptions, check_distinct, parse_pair
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.target import Target
 from pairbus.demo.command import Interrupted, SignalFlag, temporary_folder
@@ -146,10 +146,9 @@ def _given_pair(options: PairOptions) -> Pair:
     targets = parse_pair(options)
     if len(targets.primaries) != 1 or targets.secondary is None:
         raise UsageError("which pair? Give one --primary and a --secondary, or --local")
+    check_distinct(targets)
     [(name, primary)] = targets.primaries.items()
     secondary = targets.secondary
-    if primary.address == secondary.address:
-        raise UsageError(f"the primary and the secondary are the same namespace, {primary.address}")
     return Pair(
         primary=_text(primary),
         secondary=_text(secondary),

@@ -164,9 +164,9 @@ def test_the_log_says_when_a_fault_starts_when_it_is_over_and_when_it_is_cleared
     controller.clear([entry])
     assert caplog.messages == [
         "namespace local: fault 1 starts: hang on q, for 30 s",
-        "namespace local: fault 2 starts: disk-full on all entities, until it is cleared",
+        "namespace local: fault 2 starts: disk_full on all entities, until it is cleared",
         "namespace local: fault 1 is over: hang on q, for 30 s",
-        "namespace local: fault 2 is cleared: disk-full on all entities, until it is cleared",
+        "namespace local: fault 2 is cleared: disk_full on all entities, until it is cleared",
     ]
 
 

@@ -373,7 +373,7 @@ def test_faults_with_the_well_known_key_need_a_broker_that_allows_them(
 
     assert (refused.returncode, done.returncode) == (1, 0)
     assert "start it with --allow-faults, or give it a policy with Manage" in refused.stderr
-    assert done.stdout.startswith("fault 1 is active: cannot-send on all entities")
+    assert done.stdout.startswith("fault 1 is active: cannot_send on all entities")
 
 
 def connections_in_memory() -> int:

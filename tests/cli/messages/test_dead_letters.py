@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusSubQueue
 
-from pairbus.broker import Broker, Policy, QueueDescription, Right
+from pairbus.broker import Broker, NamespaceOptions, Policy, QueueDescription, Right
 from pairbus.cli.messages import dead_letter_moves, dead_letters
 from pairbus.fast.errors import SettleFailed
 from pairbus.fast.receiver import Receiver
@@ -211,6 +211,31 @@ def test_a_target_that_does_not_exist_is_an_error_even_if_nothing_is_to_be_sent(
 
     assert (done.code, done.out) == (1, "")
     assert "'absent' does not exist in " in done.err
+
+
+def test_a_resubmit_that_fails_half_way_removes_just_what_was_accepted(
+    pairbus: Run, stdin: Feed, use: Callable[[Broker], Broker]
+) -> None:
+    large = QueueDescription(name="large", max_message_size_in_kilobytes=1024)
+    options = NamespaceOptions(name="n", sku="Premium", queues=[large, QueueDescription(name="q")])
+    with Broker(namespaces=[options]) as broker:
+        use(broker)
+        dead_letter(pairbus, stdin, ("large",), "bad", range(120))
+        stdin(b"x" * 500_000)
+        pairbus("send", "large")
+        pairbus("receive", "large", "--dead-letter")
+        dead_letter(pairbus, stdin, ("large",), "bad", range(121, 130))
+
+        done = pairbus("dead-letters", "resubmit", "large", "--to", "q", "--keep-ids")
+
+        home = len(forms(pairbus("peek", "q", "--json", "--count", "999").out))
+        left = dead(pairbus, "large")
+        again = pairbus("dead-letters", "purge", "large", "--yes")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"pairbus: resubmitted {home} messages, then: 'q': ")
+    assert 100 <= home < 130
+    assert len(left) == 130 - home
+    assert again.out == f"purged {len(left)} messages\n", "nothing is locked"
 
 
 def test_an_interrupt_between_sending_and_removing_leaves_the_message_in_both_places(

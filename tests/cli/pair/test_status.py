@@ -357,13 +357,13 @@ def test_on_a_terminal_the_view_is_redrawn(pair: Pair) -> None:
         (["--primary", "x"], "the primary: expected a connection string"),
         (["--secondary", "Endpoint=sb://h"], "the secondary: the connection string has neither"),
         (["--metrics", "ftp://h"], "--metrics 'ftp://h' is not a URL"),
-        (["--metrics", "h", "--timeout", "0s"], "--timeout 0s: must be more than 0s"),
-        (["--metrics", "h", "--interval", "1s"], "--interval needs --watch"),
+        (["--metrics", "h:1", "--timeout", "0s"], "--timeout 0s: must be more than 0s"),
+        (["--metrics", "h:1", "--interval", "1s"], "--interval needs --watch"),
         (
-            ["--metrics", "h", "--watch", "--interval", "now"],
+            ["--metrics", "h:1", "--watch", "--interval", "now"],
             "--interval 'now' is not a duration",
         ),
-        (["--metrics", "h", "--peek", "-1"], "--peek -1: must be at least 0"),
+        (["--metrics", "h:1", "--peek", "-1"], "--peek -1: must be at least 0"),
     ],
 )
 def test_a_mistake_is_one_clear_line(pairbus: Run, words: list[str], complaint: str) -> None:

@@ -30,7 +30,7 @@ def from_json(value: object) -> Fault:
     if not isinstance(value, Mapping):
         raise ConfigError(f"a fault is a JSON object with its kind, not {_shown(value)}")
     name = value.get("kind")
-    # The command line spells it `cannot-send`.
+    # Also `cannot-send`, like an option.
     kind = KINDS.get(name.replace("-", "_")) if isinstance(name, str) else None
     if kind is None:
         raise ConfigError(f"kind is {_shown(name)}, but must be one of {', '.join(KINDS)}")

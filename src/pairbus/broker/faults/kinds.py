@@ -197,7 +197,7 @@ class _Fault:
 
     def __str__(self) -> str:
         """As the log shows it, in the words of the command line."""
-        words = [self.kind.replace("_", "-"), f"on {self.entity or 'all entities'}"]
+        words = [self.kind, f"on {self.entity or 'all entities'}"]
         for each in fields(self):
             value = getattr(self, each.name)
             if value is None or each.name in ("entity", "seconds", "seed"):

@@ -160,7 +160,7 @@ def kinds(as_json: AS_JSON = False) -> None:
         own = [each for each in fields(kind) if each.name not in ("entity", "seconds", "seed")]
         common = ["--entity"] if kind.is_for_entities else []
         options = [*common, "--duration", *map(_option_with_default, own)]
-        table.add_row(_kebab(name), " ".join(options), " ".join((kind.__doc__ or "").split()))
+        table.add_row(name, " ".join(options), " ".join((kind.__doc__ or "").split()))
     print_table(table)
 
 
@@ -179,7 +179,7 @@ def add(
     \b
     Examples:
       pairbus fault add throttle --entity orders --rate 0.2 --duration 30s
-      pairbus fault add cut-after-accept --probability 0.1 --seed 7
+      pairbus fault add cut_after_accept --probability 0.1 --seed 7
       pairbus fault add unreachable --duration 1m
     """
     fault = make_fault(kind, settings.given())
@@ -255,18 +255,15 @@ def clear(
 
 def make_fault(kind: str, given: Mapping[str, Any]) -> Fault:
     """Raises UsageError."""
-    name = kind.lower().replace("-", "_")
+    name = kind.lower().replace("-", "_")  # also `cannot-send`, like an option
     if name not in KINDS:
-        kinds = [_kebab(one) for one in KINDS]
-        hint = did_you_mean(_kebab(name), kinds) or f"; the kinds are {', '.join(kinds)}"
+        hint = did_you_mean(name, KINDS) or f"; the kinds are {', '.join(KINDS)}"
         raise UsageError(f"{kind!r} is not a kind of fault{hint}")
     settings = [field.name for field in fields(KINDS[name])]
     for setting in given:
         if setting not in settings:
             options = ", ".join(map(_option_name, settings))
-            raise UsageError(
-                f"{_kebab(name)} has no option {_option_name(setting)}; it has {options}"
-            )
+            raise UsageError(f"{name} has no option {_option_name(setting)}; it has {options}")
     try:
         fault = KINDS[name](**given)
     except ConfigError as error:
@@ -326,7 +323,7 @@ def _print_faults(faults: list[dict[str, Any]], *, as_json: bool) -> None:
     for fault in faults:
         table.add_row(
             str(fault["id"]),
-            _kebab(fault["kind"]),
+            fault["kind"],
             fault.get("entity") or "(all)",
             fault["state"] if fault["state"] == "active" else f"from {fault['startsAt']}",
             fault["endsAt"] or "cleared",
@@ -338,7 +335,7 @@ def _print_faults(faults: list[dict[str, Any]], *, as_json: bool) -> None:
 
 def _summary(fault: Mapping[str, Any]) -> str:
     entity = f"on {fault.get('entity') or 'all entities'}"
-    words = [_kebab(fault["kind"]), entity, _settings_text(fault)]
+    words = [fault["kind"], entity, _settings_text(fault)]
     return f"{' '.join(filter(None, words))}, until {fault['endsAt'] or 'it is cleared'}"
 
 
@@ -366,5 +363,5 @@ def _text(value: object) -> str:
 
 
 def _kebab(name: str) -> str:
-    """`cut_after_accept` and `cutAfterAccept` are typed as `cut-after-accept`."""
+    """`latency_seconds` and `latencySeconds` are `latency-seconds`."""
     return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower().replace("_", "-")

@@ -26,7 +26,14 @@ from pairbus.cli.pair.syphon_progress import (
     BacklogCounts,
     dead_letters,
 )
-from pairbus.cli.pair.targets import PairOptions, PairTargets, address_of, parse_pair, some_entities
+from pairbus.cli.pair.targets import (
+    PairOptions,
+    PairTargets,
+    address_of,
+    check_distinct,
+    parse_pair,
+    some_entities,
+)
 from pairbus.cli.signals import graceful_stop
 from pairbus.cli.target import Target, login_failure, why_unreachable
 from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra
@@ -169,9 +176,7 @@ def _check(targets: PairTargets) -> Target:
                 f"PAIRBUS_{role.upper()}, or give it with --{role}"
             )
     assert targets.secondary is not None
-    for primary in targets.primaries.values():
-        if primary.address.lower() == targets.secondary.address.lower():
-            raise UsageError(f"primary and secondary are the same namespace, {primary.address}")
+    check_distinct(targets)
     return targets.secondary
 
 

@@ -1,4 +1,4 @@
-"""The options that say which namespaces form a pair, for `status` and `syphon`."""
+"""The options that say which namespaces form a pair."""
 
 from __future__ import annotations
 
@@ -107,6 +107,13 @@ def parse_pair(options: PairOptions) -> PairTargets:
     if options.secondary and options.secondary.strip():
         secondary = _parse(options.secondary, options.secondary_ca_file, "secondary")
     return PairTargets(primaries=primaries, secondary=secondary, names=names or tuple(primaries))
+
+
+def check_distinct(targets: PairTargets) -> None:
+    """Raises UsageError if a primary is also the secondary."""
+    for primary in targets.primaries.values():
+        if targets.secondary and primary.address.lower() == targets.secondary.address.lower():
+            raise UsageError(f"primary and secondary are the same namespace, {primary.address}")
 
 
 def address_of(target: Target) -> Address:
