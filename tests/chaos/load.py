@@ -37,8 +37,7 @@ from pairbus.demo.command import Interrupted, SignalFlag
 from pairbus.demo.processes import BrokerProcess, ChildProcess
 from pairbus.errors import PairbusError
 from pairbus.fast.receiver import wait_for_any
-from pairbus.verify.account import judge
-from pairbus.verify.journal import Fact, Journal, read_journals
+from pairbus.verify.journal import Fact, Journal, judge, read_journals
 from pairbus.verify.messages import MessageMaker
 from pairbus.verify.nemesis import Fault, Nemesis, kinds, plan
 from pairbus.verify.processes import LocalPair, Pair, RunProcesses

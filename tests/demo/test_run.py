@@ -11,7 +11,7 @@ from copy import deepcopy
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 
-from pairbus.demo.delivery_check import total
+from pairbus.demo.ledger import total
 from pairbus.demo.run import DemoRun
 from pairbus.demo.script import Phase
 from pairbus.demo.traffic import (
@@ -151,14 +151,14 @@ def test_lost_messages_show_and_so_do_duplicates_where_they_are_not_detected(dem
     missing = {message_id for ids in result.missing.values() for message_id in ids}
     assert courier.dropped
     assert missing <= courier.dropped
-    assert len(courier.dropped) - unsure <= result.verdict.lost <= len(courier.dropped)
-    assert result.verdict.lost == len(missing)
-    assert courier.doubled["orders"] <= result.verdicts["orders"].duplicated
-    assert result.verdicts["orders"].duplicated <= courier.doubled["orders"] + 1
+    assert len(courier.dropped) - unsure <= result.total.lost <= len(courier.dropped)
+    assert result.total.lost == len(missing)
+    assert courier.doubled["orders"] <= result.lines["orders"].duplicated
+    assert result.lines["orders"].duplicated <= courier.doubled["orders"] + 1
     assert courier.doubled["orders"]
-    others = [verdict for entity, verdict in result.verdicts.items() if entity != "orders"]
+    others = [line for entity, line in result.lines.items() if entity != "orders"]
     assert total(others).duplicated == 0  # they detect duplicates
     assert sum(courier.doubled.values()) > courier.doubled["orders"]
-    assert result.verdict.raised == 0
+    assert result.total.raised == 0
     assert not result.failure
     assert not result.is_ok

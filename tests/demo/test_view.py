@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from pairbus.demo.delivery_check import Verdict
+from pairbus.demo.ledger import LedgerLine
 from pairbus.demo.script import Action, Phase, Step
 from pairbus.demo.view import (
     DemoResult,
@@ -40,9 +40,9 @@ SNAPSHOT = Snapshot(
     history=(0, 0, 5, 20, 70),
 )
 GOOD = DemoResult(
-    verdicts={
-        "orders": Verdict(sent=140, delivered=140),
-        "events": Verdict(sent=120, delivered=120),
+    lines={
+        "orders": LedgerLine(sent=140, delivered=140),
+        "events": LedgerLine(sent=120, delivered=120),
     },
     rows=ROWS,
     down_seconds=12.3,
@@ -53,7 +53,10 @@ GOOD = DemoResult(
     failure="",
 )
 BAD = DemoResult(
-    verdicts={"orders": Verdict(sent=140, delivered=132), "events": Verdict(sent=1, delivered=1)},
+    lines={
+        "orders": LedgerLine(sent=140, delivered=132),
+        "events": LedgerLine(sent=1, delivered=1),
+    },
     rows=ROWS,
     down_seconds=12.3,
     slowest_seconds=0.51,

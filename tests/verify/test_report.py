@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pairbus.verify.account import judge
+from pairbus.verify.journal import judge
 from pairbus.verify.nemesis import Fault
 from pairbus.verify.queues import Sample
 from pairbus.verify.report import faults_by_kind, to_html, to_json, to_text

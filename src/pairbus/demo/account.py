@@ -253,7 +253,7 @@ class Account:
     def torn(self, seen: set[str]) -> list[tuple[str, ...]]:
         """The batches of which only a part is among these messages."""
         with self._lock:
-            return [ids for ids in self._batches if 0 < len(seen.intersection(ids)) < len(ids)]
+            return _torn(self._batches, seen)
 
     def verdict(self, remaining: Iterable[str] = (), *, late_seconds: float = math.inf) -> Verdict:
         """`remaining`: what is in the broker at the end, read undisturbed."""
@@ -288,9 +288,7 @@ class Account:
                 stored_twice=tuple(sorted(_union(place.stored_twice for place in places))),
                 repeated=tuple(sorted(_union(place.repeated for place in places))),
                 returned=tuple(sorted(_union(place.returned for place in places))),
-                torn=tuple(
-                    ids for ids in self._batches if 0 < len(seen.intersection(ids)) < len(ids)
-                ),
+                torn=tuple(_torn(self._batches, seen)),
             )
 
     def _late(self, place: _Place, seconds: float) -> set[str]:
@@ -302,41 +300,15 @@ class Account:
             if at - self._acknowledged_at.get(id_, at) > seconds
         }
 
-    # --- for a live view --------------------------------------------------------------------------
-
     @property
     def arrivals(self) -> int:
         """The number of different messages that have arrived, over all places."""
         with self._lock:
             return sum(len(place.first_received_at) for place in self._places.values())
 
-    @property
-    def delivered(self) -> tuple[int, int]:
-        """The number of acknowledged messages, and of those that have arrived in all places."""
-        with self._lock:
-            acknowledged = self._acknowledged_at.keys()
-            missing = _union(acknowledged - place.found for place in self._places.values())
-            return len(acknowledged), len(acknowledged) - len(missing)
 
-    @property
-    def copies(self) -> int:
-        """Surplus copies over all places: stored twice, or delivered after they were removed."""
-        with self._lock:
-            return sum(
-                len(place.returned) + sum(id_ in self._attempts for id_ in place.stored_twice)
-                for place in self._places.values()
-            )
-
-    @property
-    def repeats(self) -> int:
-        with self._lock:
-            return sum(len(place.repeated) for place in self._places.values())
-
-    @property
-    def strangers(self) -> int:
-        """Messages that nobody tried to send, over all places."""
-        with self._lock:
-            return sum(len(place.seen - self._attempts) for place in self._places.values())
+def _torn(batches: Iterable[tuple[str, ...]], seen: set[str]) -> list[tuple[str, ...]]:
+    return [ids for ids in batches if 0 < len(seen.intersection(ids)) < len(ids)]
 
 
 def _union(sets: Iterable[Iterable[str]]) -> set[str]:

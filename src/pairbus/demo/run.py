@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from pairbus.demo.delivery_check import DeliveryCheck, total
+from pairbus.demo.ledger import Ledger
 from pairbus.demo.processes import (
     BrokerProcess,
     DashboardProcess,
@@ -62,13 +62,13 @@ class DemoRun:
         self._check_interrupt = check_interrupt
         self._rate = rate
         self._timing = PhaseSeconds.random(seconds, Random(seed))
-        self.check = DeliveryCheck(PLACES)
+        self.ledger = Ledger(PLACES)
         self.primary = BrokerProcess(PRIMARY, folder, entities)
         self.secondary = BrokerProcess(SECONDARY, folder)
         self.syphon = SyphonProcess(folder, PRIMARY) if syphon is None else syphon
         self.dashboard = DashboardProcess(folder, PRIMARY) if dashboard else None
-        self.senders = Senders(self.check, rate=rate, seed=seed)
-        self.receivers = Receivers(self.check)
+        self.senders = Senders(self.ledger, rate=rate, seed=seed)
+        self.receivers = Receivers(self.ledger)
         self.counter = MessageCounter()
         self.steps: list[tuple[float, Step]] = []
         self._started_at = time.monotonic()
@@ -235,7 +235,7 @@ class DemoRun:
             self._down_seconds += time.monotonic() - self._killed_at
             self._killed_at = self._restart_at = None
         status = self.senders.status
-        verdict = total(self.check.verdicts().values())
+        accounts = self.ledger.accounts.values()
         counts = self.counter.counts
         return DemoFacts(
             entities=len(PLACES),
@@ -243,10 +243,10 @@ class DemoRun:
             primary_pid=self.primary.pid,
             is_primary_ready=self.primary.is_ready,
             is_syphon_ready=self.syphon.is_ready,
-            sent=verdict.sent,
+            sent=sum(len(account.acknowledged) for account in accounts),
             diverted=0 if status is None else sum(each.diverted for each in status.entities),
-            raised=verdict.raised,
-            received=self.check.received,
+            raised=self.ledger.raised.total(),
+            received=sum(account.arrivals for account in accounts),
             brought_home=self.syphon.brought_home,
             is_sending=self.senders.is_working,
             backlog=counts.backlog,
@@ -258,7 +258,7 @@ class DemoRun:
         status = self.senders.status
         by_path = {} if status is None else {each.path: each for each in status.entities}
         rows = []
-        for entity, verdict in self.check.verdicts().items():
+        for entity, line in self.ledger.lines().items():
             known = by_path.get(entity)
             rows.append(
                 EntityRow(
@@ -266,7 +266,7 @@ class DemoRun:
                     state="starting" if known is None else known.state,
                     on_primary=0 if known is None else known.sent,
                     diverted=0 if known is None else known.diverted,
-                    delivered=verdict.delivered,
+                    delivered=line.delivered,
                 )
             )
         return tuple(rows)
@@ -292,18 +292,15 @@ class DemoRun:
         )
 
     def result(self) -> DemoResult:
-        missing: dict[str, list[str]] = {}
-        for entity in PLACES:
-            missing |= self.check.missing(entity)
         status = self.senders.status
         return DemoResult(
-            verdicts=self.check.verdicts(),
+            lines=self.ledger.lines(),
             rows=self._rows(),
             down_seconds=self._down_seconds,
             slowest_seconds=self.senders.slowest_seconds,
             pings=0 if status is None else status.pings_sent,
             brought_home=self.syphon.brought_home,
-            missing=missing,
+            missing=self.ledger.missing(),
             failure=self._script.failure,
             error=self.senders.error,
         )

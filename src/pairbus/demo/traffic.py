@@ -1,6 +1,6 @@
 """The demo's traffic: paired senders, receivers with the official SDK, and a message counter.
 
-Each runs on its own threads until it is stopped. Sends and arrivals go into the delivery check.
+Each runs on its own threads until it is stopped. Sends and arrivals go into the ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 from pairbus.client.route.status import PairingStatus
-from pairbus.demo.delivery_check import DeliveryCheck
+from pairbus.demo.ledger import Ledger
 from pairbus.errors import one_line
 from pairbus.telemetry.prometheus import PrometheusObserver
 
@@ -95,9 +95,9 @@ class Worker:
 class Senders(Worker):
     """A paired client, and for each entity a thread that sends at a steady rate."""
 
-    def __init__(self, check: DeliveryCheck, *, rate: float, seed: int) -> None:
+    def __init__(self, ledger: Ledger, *, rate: float, seed: int) -> None:
         super().__init__()
-        self._check = check
+        self._ledger = ledger
         self._pause = len(PLACES) / rate
         self._seed = seed
         self._resources = ExitStack()
@@ -189,19 +189,19 @@ class Senders(Worker):
 
     def _send_one(self, sender: Any, entity: str, message: ServiceBusMessage) -> None:
         """Repeats the send until it succeeds, like an application that must not lose a message."""
-        message_id = str(message.message_id)
-        self._check.sending(entity, message_id)
+        message_id, account = str(message.message_id), self._ledger.accounts[entity]
+        account.attempt(message_id)  # before the send: it may arrive before the send returns
         while True:  # until it succeeds or the senders are stopped
             started_at = time.monotonic()
             try:
                 sender.send_messages(message)
             except Exception as error:  # any error: a paired send should not fail here
                 self.error = f"{entity}: {one_line(error)}"
-                self._check.raised(entity)
+                self._ledger.raised[entity] += 1
                 if self.stopping.wait(RETRY_SECONDS):
                     return
             else:
-                self._check.sent(entity, message_id)
+                account.acknowledge(message_id)
                 self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - started_at)
                 return
 
@@ -212,9 +212,9 @@ class Receivers(Worker):
     When the connection is lost, it makes a new one, as every receiving application must.
     """
 
-    def __init__(self, check: DeliveryCheck) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         super().__init__()
-        self._check = check
+        self._ledger = ledger
 
     def start(self, primary: str, places: Sequence[str]) -> None:
         for place in places:
@@ -225,6 +225,7 @@ class Receivers(Worker):
         self.join()
 
     def _receive(self, primary: str, place: str) -> None:
+        seen: set[int] = set()
         while not self.stopping.is_set():
             with (
                 # A broken connection raises more kinds of errors than the SDK's own.
@@ -232,7 +233,7 @@ class Receivers(Worker):
                 PlainClient.from_connection_string(primary, retry_total=0) as client,
                 self._open_receiver(client, place) as receiver,
             ):
-                self._receive_all(receiver, place)
+                self._receive_all(receiver, place, seen)
             self.stopping.wait(RETRY_SECONDS)
 
     @staticmethod
@@ -242,14 +243,20 @@ class Receivers(Worker):
             return client.get_subscription_receiver(topic, subscription)
         return client.get_queue_receiver(place)
 
-    def _receive_all(self, receiver: Any, place: str) -> None:
+    def _receive_all(self, receiver: Any, place: str, seen: set[int]) -> None:
+        """`seen`: the sequence numbers that have arrived here before."""
+        entity = place.partition("/")[0]
+        account = self._ledger.accounts[entity]
         while not self.stopping.is_set():
             for message in receiver.receive_messages(max_message_count=50, max_wait_time=1):
-                number = message.sequence_number
-                is_late = bool(message.delivery_count)
-                self._check.arrived(place, str(message.message_id), number, is_late=is_late)
+                id_, number = str(message.message_id), message.sequence_number
+                account.deliver(id_, place=place, sequence_number=number)
+                if message.delivery_count and number not in seen:
+                    self._ledger.late[entity] += 1
+                seen.add(number)
+                account.attempt_removal(id_, place)
                 receiver.complete_message(message)
-                self._check.settled(place, number)
+                account.acknowledge_removal(id_, place, sequence_number=number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
@@ -14,8 +13,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from pairbus.cli.output import make_table, print_table
-from pairbus.demo.delivery_check import Verdict, total
+from pairbus.cli.output import make_table, print_json_line, print_table
+from pairbus.demo.ledger import LedgerLine, total
 from pairbus.demo.script import Step
 from pairbus.json_style import camel_case_keys
 
@@ -71,7 +70,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    verdicts: dict[str, Verdict]
+    lines: dict[str, LedgerLine]
     rows: tuple[EntityRow, ...]
     down_seconds: float
     slowest_seconds: float
@@ -85,12 +84,12 @@ class DemoResult:
     """The error of the last send that failed."""
 
     @property
-    def verdict(self) -> Verdict:
-        return total(self.verdicts.values())
+    def total(self) -> LedgerLine:
+        return total(self.lines.values())
 
     @property
     def is_ok(self) -> bool:
-        return self.verdict.is_ok and not self.failure
+        return self.total.is_ok and not self.failure
 
 
 class View(Protocol):
@@ -141,8 +140,8 @@ class JsonView:
     def end(self, result: DemoResult) -> None:
         self._print(
             "ledger",
-            **_counts(result.verdict),
-            entities={entity: _counts(verdict) for entity, verdict in result.verdicts.items()},
+            **_counts(result.total),
+            entities={entity: _counts(line) for entity, line in result.lines.items()},
             missing=result.missing,
             failure=result.failure,
             error=result.error,
@@ -158,12 +157,11 @@ class JsonView:
     @staticmethod
     def _print(event: str, **values: Any) -> None:
         rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()}
-        line = {"event": event, **camel_case_keys(rounded)}
-        print(json.dumps(line, ensure_ascii=False), flush=True)
+        print_json_line({"event": event, **camel_case_keys(rounded)})
 
 
-def _counts(verdict: Verdict) -> dict[str, int]:
-    return {**asdict(verdict), "lost": verdict.lost}
+def _counts(line: LedgerLine) -> dict[str, int]:
+    return {**asdict(line), "lost": line.lost}
 
 
 class PlainView:
@@ -190,7 +188,7 @@ class PlainView:
     def end(self, result: DemoResult) -> None:
         print()
         print_table(_result_table(result))
-        print("", *remarks(result), "", result.verdict, sep="\n", flush=True)
+        print("", *remarks(result), "", result.total, sep="\n", flush=True)
 
     def close(self) -> None:
         pass
@@ -225,7 +223,7 @@ class LiveView:
         self.close()
         self._console.print(_result_page(result))
         # Not through rich, which would wrap it.
-        print(result.verdict, flush=True)
+        print(result.total, flush=True)
 
     def close(self) -> None:
         live, self._live = self._live, None
@@ -300,43 +298,43 @@ def _result_table(result: DemoResult) -> Table:
         right=("sent", "to primary", "diverted", "delivered", "lost", "duplicated"),
     )
     for row in result.rows:
-        verdict = result.verdicts[row.entity]
-        table.add_row(row.entity, *_cells(verdict, row.on_primary, row.diverted))
+        line = result.lines[row.entity]
+        table.add_row(row.entity, *_cells(line, row.on_primary, row.diverted))
     sums = sum(row.on_primary for row in result.rows), sum(row.diverted for row in result.rows)
-    table.add_row("total", *_cells(result.verdict, *sums), style="bold")
+    table.add_row("total", *_cells(result.total, *sums), style="bold")
     return table
 
 
-def _cells(verdict: Verdict, on_primary: int, diverted: int) -> list[str]:
+def _cells(line: LedgerLine, on_primary: int, diverted: int) -> list[str]:
     counts = (
-        *(verdict.sent, on_primary, diverted),
-        *(verdict.delivered, verdict.lost, verdict.duplicated),
+        *(line.sent, on_primary, diverted),
+        *(line.delivered, line.lost, line.duplicated),
     )
     return [f"{count:,}" for count in counts]
 
 
 def remarks(result: DemoResult) -> list[str]:
     """What the table does not show."""
-    verdict = result.verdict
+    line = result.total
     texts = [
-        f"The primary was down for {result.down_seconds:.1f} s. Failed sends: {verdict.raised}; "
+        f"The primary was down for {result.down_seconds:.1f} s. Failed sends: {line.raised}; "
         f"the slowest send took {result.slowest_seconds:.1f} s. The syphon brought "
         f"{result.brought_home:,} messages home."
     ]
     if result.error:
         texts.append(f"Error of the last failed send: {result.error}")
-    if verdict.repeated:
+    if line.repeated:
         texts.append(
             "Delivered again, because the primary was killed before it stored the settlement: "
-            f"{verdict.repeated}."
+            f"{line.repeated}."
         )
-    if verdict.late:
+    if line.late:
         texts.append(
             "Lost on the way to the receiver, and delivered again when the lock expired: "
-            f"{verdict.late}."
+            f"{line.late}."
         )
-    if verdict.unexpected:
-        texts.append(f"Unexpected messages, which the demo did not send: {verdict.unexpected}.")
+    if line.unexpected:
+        texts.append(f"Unexpected messages, which the demo did not send: {line.unexpected}.")
     for place, ids in result.missing.items():
         more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
         texts.append(f"Never arrived in {place}: {', '.join(ids[:5])}{more}.")
@@ -387,6 +385,6 @@ def to_svg(steps: Sequence[tuple[float, Step]], snapshot: Snapshot, result: Demo
     for at, step in steps:
         console.print(_step_line(at, step))
     console.print(
-        state_panel(snapshot), _result_page(result), Text(str(result.verdict), style="bold")
+        state_panel(snapshot), _result_page(result), Text(str(result.total), style="bold")
     )
     return console.export_svg(title="pairbus demo", code_format=_SVG, unique_id="demo")

@@ -1,4 +1,4 @@
-"""The record of a run: one line for each thing that happened to a message, in files.
+"""The record of a run, one line for each thing that happened to a message; and the verdict on it.
 
 Every process of a run writes a file of its own. A line is complete when `write` returns: it is then
 with the operating system, and a kill of the process does not lose it. So an attempt is written
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from pairbus.demo.account import Account, Verdict
 
 
 class Fact(StrEnum):
@@ -68,3 +70,33 @@ def read_journals(folder: Path) -> Iterator[Entry]:
             if line.endswith("\n"):
                 fact, at, message_id, order, session_id = line.rstrip("\n").split(" ", 4)
                 yield Entry(Fact(fact), message_id, float(at), session_id, int(order))
+
+
+def judge(entries: Iterable[Entry], *, late_seconds: float) -> Verdict:
+    """Enters the journals into an account."""
+    account = Account()
+    for entry in entries:
+        id_ = entry.message_id
+        match entry.fact:
+            case Fact.ATTEMPT:
+                account.attempt(id_)
+            case Fact.ACKNOWLEDGED:
+                account.acknowledge(id_, at=entry.at)
+            case Fact.FAILED:
+                account.fail(id_)
+            case Fact.RECEIVED | Fact.DAMAGED:
+                account.deliver(
+                    id_,
+                    at=entry.at,
+                    session_id=entry.session_id,
+                    order=entry.order,
+                    is_damaged=entry.fact is Fact.DAMAGED,
+                )
+                account.attempt_removal(id_)
+                # A receiver may be killed at any time, so nobody knows how long it has held it.
+                account.give_back(id_)
+            case Fact.DEAD_LETTERED | Fact.LEFT:
+                account.find(id_, is_dead=entry.fact is Fact.DEAD_LETTERED)
+            case Fact.UNKNOWN:
+                pass  # as if the send had never returned
+    return account.verdict(late_seconds=late_seconds)

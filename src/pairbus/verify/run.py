@@ -14,8 +14,7 @@ from typing import Final
 
 from pairbus.demo.account import Verdict
 from pairbus.errors import NamespaceError
-from pairbus.verify.account import judge
-from pairbus.verify.journal import Journal, read_journals
+from pairbus.verify.journal import Journal, judge, read_journals
 from pairbus.verify.nemesis import Fault, FaultKind, Nemesis, kinds, plan
 from pairbus.verify.processes import LocalPair, Pair, RunProcesses, Worker
 from pairbus.verify.queues import BacklogCurve, RunQueues, Sample
