@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from pairbus.cli.pair.syphon_live import LiveProgress
-from pairbus.cli.pair.syphon_progress import COUNT_SECONDS, BacklogCounter, PlainProgress
+from pairbus.cli.pair.syphon_progress import COUNT_SECONDS, BacklogCounter, PlainProgress, Ready
 from pairbus.syphon.policy import Destination, Failure
 from pairbus.syphon.receipts import Receipt, ReceiptOutcome, RoundEnded, Waiting
 
@@ -47,7 +47,8 @@ def console():
 @pytest.fixture
 def live(console):
     progress = LiveProgress(console, lambda: {QUEUE: (70, 1)})
-    progress.begin(["contoso"], 1, {}, {"contoso": "the key or identity; the rest is unknown"})
+    rights = {"contoso": "the key or identity; the rest is unknown"}
+    progress.begin(Ready(primaries=["contoso"], queues=1, others={}, rights=rights))
     yield progress
     progress.close()
 

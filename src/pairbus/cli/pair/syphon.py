@@ -24,6 +24,7 @@ from pairbus.cli.pair.syphon_progress import (
     COUNT_SECONDS,
     BacklogCounter,
     BacklogCounts,
+    Ready,
     dead_letters,
 )
 from pairbus.cli.pair.targets import (
@@ -246,7 +247,14 @@ def _run(
                 for name, error in rights.unreachable.items():
                     job.primary_lost(name, error)
                 with graceful_stop(on_request=stop):
-                    progress.begin(primaries, len(queues), list_queues.others, rights.checked)
+                    progress.begin(
+                        Ready(
+                            primaries=primaries,
+                            queues=len(queues),
+                            others=list_queues.others,
+                            rights=rights.checked,
+                        )
+                    )
                     receipts = job.run(once=job_options.once)
             progress.end(receipts, _count_soon(secondary, primaries))
         finally:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,9 +22,9 @@ from pairbus.cli.pair.syphon_progress import (
     JsonProgress,
     PlainProgress,
     Progress,
+    Ready,
     count_outcomes,
     ignored,
-    print_summary,
     unproven,
 )
 from pairbus.syphon.discovery import namespace_of
@@ -42,12 +42,12 @@ def make_progress(*, as_json: bool, count: Callable[[], BacklogCounts | None]) -
     return LiveProgress(console, count) if console.is_terminal else PlainProgress()
 
 
-class LiveProgress:
+class LiveProgress(Progress):
     """A live view on a terminal, updated twice a second; the summary on stdout."""
 
     def __init__(self, console: Console, count: Callable[[], BacklogCounts | None]) -> None:
+        super().__init__()
         self._count = count
-        self._started_at = time.monotonic()
         self._state = "starting Spark"
         self._primaries: tuple[str, ...] = ()
         self._ignored = ""
@@ -73,17 +73,11 @@ class LiveProgress:
         logging.getLogger("pairbus.syphon").addHandler(self._handler)
         self._live.start()
 
-    def begin(
-        self,
-        primaries: Sequence[str],
-        queues: int,
-        others: Mapping[str, int],
-        rights: Mapping[str, str],
-    ) -> None:
+    def begin(self, ready: Ready) -> None:
         with self._lock:
-            self._unproven = unproven(rights)
-            self._primaries, self._state = tuple(primaries), "waiting for messages"
-            self._ignored = ignored(others) if others else ""
+            self._unproven = unproven(ready.rights)
+            self._primaries, self._state = tuple(ready.primaries), "waiting for messages"
+            self._ignored = ignored(ready.others) if ready.others else ""
         self._counting.start()
 
     def waiting(self, waits: tuple[Waiting, ...]) -> None:
@@ -133,7 +127,7 @@ class LiveProgress:
             self._state, self._waits = "ended", ()
             self._backlog = self._backlog if backlog is None else backlog
         self.close()
-        print_summary(receipts, backlog, self._started_at)
+        super().end(receipts, backlog)
 
     def close(self) -> None:
         self._ending.set()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final
 
 from pairbus.cli.output import format_count, format_duration, print_json_line
 from pairbus.cost.usage import IDLE_COUNT_SECONDS
@@ -54,30 +56,60 @@ class BacklogCounter:
             return self._counts
 
 
-class Progress(Protocol):
-    def begin(
-        self,
-        primaries: Sequence[str],
-        queues: int,
-        others: Mapping[str, int],
-        rights: Mapping[str, str],
-    ) -> None:
-        """`others`: the number of backlog queues of other primaries, which are ignored. `rights`:
-        what was checked of the rights on each primary."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What the syphon works on."""
 
+    primaries: Sequence[str]
+    queues: int
+    others: Mapping[str, int]
+    """The number of backlog queues of other primaries, which are ignored."""
+    rights: Mapping[str, str]
+    """What was checked of the rights on each primary."""
+
+
+class Progress(ABC):
+    def __init__(self) -> None:
+        self._started_at = time.monotonic()
+
+    @abstractmethod
+    def begin(self, ready: Ready) -> None: ...
+
+    @abstractmethod
     def round_ended(self, ended: RoundEnded) -> None: ...
 
+    @abstractmethod
     def waiting(self, waits: tuple[Waiting, ...]) -> None:
         """What the syphon waits for has changed; empty: for nothing."""
 
-    def stopping(self) -> None:
+    def stopping(self) -> None:  # noqa: B027  # nothing, unless a person looks
         """Called in a signal handler, so it must not take a lock."""
 
     def end(self, receipts: Sequence[Receipt], backlog: BacklogCounts | None) -> None:
         """The job has ended without an error. `backlog`: what is left; None if it is unknown."""
+        counts, left = count_outcomes(receipts), _left(backlog)
+        print(
+            f"{counts['brought_home']:,} brought home, {counts['dead_lettered']:,} dead-lettered, "
+            f"{counts['expired']:,} expired, {'unknown number' if left is None else f'{left:,}'} "
+            f"left in the backlog, in {format_duration(time.monotonic() - self._started_at)}",
+            flush=True,
+        )
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Called in any case."""
+
+
+class NewWaits:
+    """Tells a wait that was not reported yet: the time of the next try alone is no news."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[str, str], ...] = ()
+
+    def __call__(self, waits: tuple[Waiting, ...]) -> bool:
+        names = tuple((each.name, each.reason) for each in waits)
+        is_new = bool(names) and names != self._last
+        self._last = names or self._last
+        return is_new
 
 
 def count_outcomes(receipts: Iterable[Receipt]) -> Counter[str]:
@@ -85,19 +117,6 @@ def count_outcomes(receipts: Iterable[Receipt]) -> Counter[str]:
     for receipt in receipts:
         counts[receipt.outcome.value] += receipt.count
     return counts
-
-
-def print_summary(
-    receipts: Sequence[Receipt], backlog: BacklogCounts | None, started_at: float
-) -> None:
-    counts = count_outcomes(receipts)
-    left = _left(backlog)
-    print(
-        f"{counts['brought_home']:,} brought home, {counts['dead_lettered']:,} dead-lettered, "
-        f"{counts['expired']:,} expired, {'unknown number' if left is None else f'{left:,}'} left "
-        f"in the backlog, in {format_duration(time.monotonic() - started_at)}",
-        flush=True,
-    )
 
 
 def _left(backlog: BacklogCounts | None) -> int | None:
@@ -108,8 +127,13 @@ def dead_letters(receipts: Iterable[Receipt]) -> list[str]:
     """How many messages were dead-lettered, where, and why."""
     return [
         f"{each.count:,} in {each.queue}: {each.reason}{f' ({each.path})' if each.path else ''}"
-        for each in receipts
-        if each.outcome is ReceiptOutcome.DEAD_LETTERED and each.count
+        for each in _dead_lettered(receipts)
+    ]
+
+
+def _dead_lettered(receipts: Iterable[Receipt]) -> list[Receipt]:
+    return [
+        each for each in receipts if each.outcome is ReceiptOutcome.DEAD_LETTERED and each.count
     ]
 
 
@@ -127,121 +151,86 @@ def ignored(others: Mapping[str, int]) -> str:
     return f"backlog queues of other primaries are ignored: {names}"
 
 
-class JsonProgress:
+class JsonProgress(Progress):
     """On stdout, one JSON object per line: `ready`, each `round`, `waiting`, and `ended`."""
 
     def __init__(self) -> None:
-        self._started_at = time.monotonic()
-        self._waits: tuple[tuple[str, str], ...] = ()
+        super().__init__()
+        self._is_news = NewWaits()
 
-    def begin(
-        self,
-        primaries: Sequence[str],
-        queues: int,
-        others: Mapping[str, int],
-        rights: Mapping[str, str],
-    ) -> None:
+    def begin(self, ready: Ready) -> None:
         print_json_line(
             {
                 "event": "ready",
-                "primaries": list(primaries),
-                "backlogQueues": queues,
-                "ignored": dict(others),
-                "checked": dict(rights),
+                "primaries": list(ready.primaries),
+                "backlogQueues": ready.queues,
+                "ignored": dict(ready.others),
+                "checked": dict(ready.rights),
             }
         )
 
     def waiting(self, waits: tuple[Waiting, ...]) -> None:
-        names = tuple((each.name, each.reason) for each in waits)
-        if names and names != self._waits:
+        if self._is_news(waits):
             found = [
                 {"name": each.name, "reason": each.reason, "nextTry": utc_text(each.next_try)}
                 for each in waits
             ]
             print_json_line({"event": "waiting", "waitingFor": found})
-        self._waits = names or self._waits
 
     def round_ended(self, ended: RoundEnded) -> None:
+        names = ("queue", "path", "outcome", "reason", "count", "bytes")
         print_json_line(
             {
                 "event": "round",
                 "round": ended.round,
                 "durationSeconds": round(ended.seconds, 3),
                 **camel_case_keys(count_outcomes(ended.receipts)),
-                "receipts": [
-                    {
-                        "queue": each.queue,
-                        "path": each.path,
-                        "outcome": each.outcome.value,
-                        "reason": each.reason,
-                        "count": each.count,
-                        "bytes": each.bytes,
-                    }
-                    for each in ended.receipts
-                ],
+                "receipts": [_fields(each, *names) for each in ended.receipts],
                 "pending": list(ended.pending),
                 "errors": dict(ended.errors),
             }
         )
 
-    def stopping(self) -> None:
-        pass
-
     def end(self, receipts: Sequence[Receipt], backlog: BacklogCounts | None) -> None:
+        names = ("queue", "path", "reason", "count")
         print_json_line(
             {
                 "event": "ended",
                 "durationSeconds": round(time.monotonic() - self._started_at, 3),
                 **camel_case_keys(count_outcomes(receipts)),
                 "left": _left(backlog),
-                "deadLetters": [
-                    {
-                        "queue": each.queue,
-                        "path": each.path,
-                        "reason": each.reason,
-                        "count": each.count,
-                    }
-                    for each in receipts
-                    if each.outcome is ReceiptOutcome.DEAD_LETTERED and each.count
-                ],
+                "deadLetters": [_fields(each, *names) for each in _dead_lettered(receipts)],
             }
         )
 
-    def close(self) -> None:
-        pass
+
+def _fields(receipt: Receipt, *names: str) -> dict[str, Any]:
+    return {name: getattr(receipt, name) for name in names}
 
 
-class PlainProgress:
+class PlainProgress(Progress):
     """Lines on stderr from time to time, for a log; the summary on stdout."""
 
     def __init__(self) -> None:
-        self._started_at = time.monotonic()
+        super().__init__()
         self._logged_at = 0.0
         self._unlogged = 0
         self._unlogged_since = self._started_at
         self._brought_home = 0
-        self._waits: tuple[tuple[str, str], ...] = ()
+        self._is_news = NewWaits()
 
-    def begin(
-        self,
-        primaries: Sequence[str],
-        queues: int,
-        others: Mapping[str, int],
-        rights: Mapping[str, str],
-    ) -> None:
-        found = format_count(queues, "backlog queue")
-        _log(f"ready: {found} of {', '.join(primaries)}; Ctrl-C ends it")
-        if others:
-            _log(ignored(others))
-        for text in unproven(rights):
+    def begin(self, ready: Ready) -> None:
+        found = format_count(ready.queues, "backlog queue")
+        _log(f"ready: {found} of {', '.join(ready.primaries)}; Ctrl-C ends it")
+        if ready.others:
+            _log(ignored(ready.others))
+        for text in unproven(ready.rights):
             _log(text)
 
     def waiting(self, waits: tuple[Waiting, ...]) -> None:
-        names = tuple((each.name, each.reason) for each in waits)
-        if names and names != self._waits:
-            for name, reason in names:
-                _log(f"waiting for {name}: {reason}")
-        self._waits = names or self._waits
+        if self._is_news(waits):
+            for each in waits:
+                _log(f"waiting for {each.name}: {each.reason}")
 
     def round_ended(self, ended: RoundEnded) -> None:
         counts = count_outcomes(ended.receipts)
@@ -267,12 +256,6 @@ class PlainProgress:
 
     def stopping(self) -> None:
         _log("stopping after this round; Ctrl-C again ends it at once")
-
-    def end(self, receipts: Sequence[Receipt], backlog: BacklogCounts | None) -> None:
-        print_summary(receipts, backlog, self._started_at)
-
-    def close(self) -> None:
-        pass
 
 
 def _log(text: str) -> None:
