@@ -31,7 +31,7 @@ from typing import Any
 from azure.core.exceptions import AzureError
 
 from pairbus.cli.administration import administration_client
-from pairbus.cli.connection import connect, sdk_client
+from pairbus.cli.message_client import connect, sdk_client
 from pairbus.cli.target import Target, parse_target
 from pairbus.demo.command import Interrupted, SignalFlag
 from pairbus.demo.processes import BrokerProcess, ChildProcess

@@ -7,7 +7,9 @@ so it is imported when a command connects, not for `--help`.
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -93,6 +95,32 @@ def administration(target: Target, *, seconds: float | None = None) -> Iterator[
         settings |= {"connection_timeout": seconds, "read_timeout": seconds}
     with administration_client(target, **settings) as client:
         yield Administration(client, target)
+
+
+def queues_and_topics(admin: Administration) -> list[str]:
+    return [*admin.names(EntityKind.QUEUE), *admin.names(EntityKind.TOPIC)]
+
+
+def names_within_timeout(
+    target: Target, list_names: Callable[[Administration], list[str]], *, seconds: float
+) -> list[str]:
+    """The names, or none if the namespace refuses or does not answer within this time."""
+    import azure.servicebus.management  # noqa: F401  # takes a while: load it before the time limit starts
+
+    found: list[str] = []
+
+    def work() -> None:
+        try:
+            with administration(target) as admin:
+                found.extend(list_names(admin))
+        except Exception:
+            logging.getLogger(__name__).debug("cannot list names", exc_info=True)
+
+    # A daemon thread, so that a hanging namespace does not block the shell.
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    worker.join(seconds)
+    return list(found)
 
 
 class Administration:

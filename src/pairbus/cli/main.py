@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple, TextIO, cast
 import typer
 import typer.main
 
-from pairbus.cli.options import CommandApp, CommandGroup
+from pairbus.cli.shared_options import CommandApp, CommandGroup
 from pairbus.errors import (
     ConfigError,
     OptionsError,

@@ -23,13 +23,21 @@ _NARROW_WIDTH: Final = 120
 _KIB: Final = 1024
 
 
+def json_text(value: object, *, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False)
+
+
 def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json_text(value, indent=2))
 
 
 def print_json_line(value: object) -> None:
     """One line of a stream. It is flushed, so that a reader has it at once."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(json_text(value), flush=True)
+
+
+def print_more_note(count: int) -> None:
+    print(f"there are more than {format_count(count)}; use --count", file=sys.stderr)
 
 
 def make_table(*columns: str, right: Sequence[str] = ()) -> Table:

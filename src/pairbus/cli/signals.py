@@ -1,16 +1,21 @@
-"""Ctrl-C and SIGTERM for work that must not be left incomplete."""
+"""Ctrl-C and SIGTERM: the first asks the work to stop, the second ends it at once."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
 EXIT_CODE_OFFSET: Final = 128
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(slots=True)
@@ -53,10 +58,25 @@ def graceful_stop(
 
     before: dict[signal.Signals, Any] = {}
     with suppress(ValueError):  # only the main thread may handle signals
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             before[number] = signal.signal(number, handle)
     try:
         yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def stop_on_signal(loop: AbstractEventLoop, stop: Callable[[signal.Signals], None]) -> None:
+    """For a server. The second signal ends the process: what it acknowledged is on the disk."""
+    is_stopping = False
+
+    def handle(number: signal.Signals) -> None:
+        nonlocal is_stopping
+        if is_stopping:
+            os._exit(EXIT_CODE_OFFSET + number)
+        is_stopping = True
+        stop(number)
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, handle, number)

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import typer
 
-from pairbus.cli.options import option
 from pairbus.cli.parse import parse_positive_duration
+from pairbus.cli.shared_options import option
 from pairbus.cli.target import Target, cannot_reach, why_unreachable
 from pairbus.errors import UsageError
 

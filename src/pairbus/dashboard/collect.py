@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from pairbus.cli.administration import EntityKind, administration
 from pairbus.cli.broker.fault_client import FaultClient
-from pairbus.cli.connection import connect, explain_errors, peek_messages
 from pairbus.cli.entity_path import SubQueue, parse_entity_path
 from pairbus.cli.http import HttpClient, fetch_metrics, parse_metrics
+from pairbus.cli.message_client import connect, explain_errors, peek_messages
 from pairbus.cli.pair.status_sources import NamespaceState, probe, read_backlog
 from pairbus.cli.target import Target
 from pairbus.dashboard.bodies import read_message

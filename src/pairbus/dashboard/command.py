@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import typer
 
 from pairbus.cli.http import metrics_url
-from pairbus.cli.options import flatten_options, option
 from pairbus.cli.pair.status import METRICS, targets_by_role
 from pairbus.cli.pair.targets import PairOptions, check_distinct, parse_pair
 from pairbus.cli.parse import parse_positive_duration
+from pairbus.cli.shared_options import flatten_options, option
 from pairbus.cost.prices import load
 from pairbus.dashboard.collect import Collector, make_sources
 from pairbus.dashboard.live import Live

@@ -14,8 +14,8 @@ from typing import Any, Final
 from pairbus.broker.faults.fault_json import to_json
 from pairbus.cli.broker.fault import make_fault
 from pairbus.cli.broker.fault_client import FaultClient
-from pairbus.cli.connection import connect, explain_errors, peek_messages
 from pairbus.cli.entity_path import EntityPath, SubQueue, parse_entity_path
+from pairbus.cli.message_client import connect, explain_errors, peek_messages
 from pairbus.cli.messages.filter import FilterOptions
 from pairbus.cli.output import format_count, was_or_were
 from pairbus.cli.target import Target

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from errno import EADDRNOTAVAIL
 from pathlib import Path
 from typing import Any, Final
 
+from pairbus.cli.signals import stop_on_signal
 from pairbus.dashboard.live import Live
 from pairbus.dashboard.security import Access, Guard, Sessions
 from pairbus.errors import StartError, requires_extra
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _CLOSE_SECONDS: Final = 1
 RECONNECT_SECONDS: Final = 30.0
 
@@ -78,13 +76,10 @@ def serve(
 async def _run(server: Any, listener: socket.socket, on_ready: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
 
-    def on_signal(number: signal.Signals) -> None:
-        if server.should_exit:
-            os._exit(128 + number)
+    def on_signal(_: object) -> None:
         server.should_exit = True
 
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, on_signal, number)
+    stop_on_signal(loop, on_signal)
     loop.call_soon(on_ready)  # the socket listens already, so a browser only waits a moment
     await server.serve([listener])
 

@@ -18,8 +18,8 @@ from typing import Annotated, Final
 
 import typer
 
-from pairbus.cli.options import option
 from pairbus.cli.parse import parse_duration
+from pairbus.cli.shared_options import option
 from pairbus.demo.run import DemoRun
 from pairbus.demo.view import DemoResult, View, make_view, to_svg
 from pairbus.errors import UsageError, check_broker_installed, check_installed

@@ -10,10 +10,10 @@ from typing import Annotated, Final
 
 import typer
 
-from pairbus.cli.options import AS_JSON, flatten_options, option
 from pairbus.cli.output import print_json
 from pairbus.cli.pair.targets import PairOptions, check_distinct, parse_pair
 from pairbus.cli.parse import parse_duration
+from pairbus.cli.shared_options import AS_JSON, flatten_options, option
 from pairbus.cli.target import Target
 from pairbus.demo.command import Interrupted, SignalFlag, temporary_folder
 from pairbus.errors import OutputError, UsageError, check_broker_installed

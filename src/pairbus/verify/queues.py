@@ -18,8 +18,8 @@ from azure.core.exceptions import (
 )
 
 from pairbus.cli.administration import administration_client, answer_text
-from pairbus.cli.connection import connect, peek_messages
 from pairbus.cli.entity_path import EntityPath, SubQueue
+from pairbus.cli.message_client import connect, peek_messages
 from pairbus.cli.target import Target, cannot_reach, why_unreachable
 from pairbus.errors import NamespaceError
 from pairbus.verify.journal import Fact, Journal

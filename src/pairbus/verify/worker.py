@@ -25,7 +25,7 @@ from typing import Any, Final
 from azure.core.exceptions import AzureError
 
 from pairbus.cli.administration import administration_client
-from pairbus.cli.connection import sdk_client
+from pairbus.cli.message_client import sdk_client
 from pairbus.cli.target import parse_target
 from pairbus.errors import PairbusError
 from pairbus.verify.journal import Fact, Journal

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from pairbus.cli.messages.table import escape_control, full_text, json_line, message_table
+from pairbus.cli.messages.table import escape_control, full_text, message_table
 
 FORM = {
     "sequenceNumber": 5,
@@ -42,10 +42,6 @@ def test_properties_are_shown_with_their_types() -> None:
     assert "applicationProperties.n: 5\n" in page
     assert "applicationProperties.t: 2030 (timestamp)\n" in page
     assert "applicationProperties.x: null\n" in page
-
-
-def test_json_is_in_one_line() -> None:
-    assert json_line(FORM).count("\n") == 0
 
 
 def test_a_table_describes_bodies_that_are_not_text() -> None:

@@ -18,9 +18,15 @@ import typer
 from pairbus.broker.faults.fault_json import script_from_json, to_json
 from pairbus.broker.faults.kinds import KINDS, Fault, Mode, Unreachable
 from pairbus.cli.broker.fault_client import FaultClient
-from pairbus.cli.options import AS_JSON, ConnectionOptions, command_group, flatten_options, option
 from pairbus.cli.output import did_you_mean, make_table, print_json, print_rows, print_table
 from pairbus.cli.parse import parse_duration
+from pairbus.cli.shared_options import (
+    AS_JSON,
+    ConnectionOptions,
+    command_group,
+    flatten_options,
+    option,
+)
 from pairbus.errors import ConfigError, UsageError
 from pairbus.json_style import camel_case
 

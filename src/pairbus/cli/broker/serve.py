@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pairbus.cli.options import option
+from pairbus.cli.shared_options import option
+from pairbus.cli.signals import stop_on_signal
 from pairbus.errors import BrokerError, DataFileError, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_DATA: Final = Path("pairbus-data")
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _FILES: Final = 16_384
 _ENDED_CONNECTIONS_MAX: Final = 100
 
@@ -287,18 +286,13 @@ def raise_file_limit() -> None:
 
 
 async def _serve(server: Server, *, shows_keys: bool) -> None:
-    loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
     def on_signal(number: signal.Signals) -> None:
-        if stop.is_set():  # on a second signal end at once: everything acknowledged is on disk
-            os._exit(128 + number)
         logger.info("%s: stopping", number.name)
         stop.set()
 
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, on_signal, number)
-
+    stop_on_signal(asyncio.get_running_loop(), on_signal)
     await server.start()
     if shows_keys:
         logger.warning(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +19,8 @@ from pairbus.cli.administration import (
 )
 from pairbus.cli.entities import views
 from pairbus.cli.entities.create import create_app
-from pairbus.cli.options import (
+from pairbus.cli.output import did_you_mean, json_text, print_json, progress
+from pairbus.cli.shared_options import (
     AS_JSON,
     ConnectionOptions,
     command_group,
@@ -28,7 +28,6 @@ from pairbus.cli.options import (
     flatten_options,
     option,
 )
-from pairbus.cli.output import did_you_mean, print_json, progress
 from pairbus.errors import NamespaceError, UsageError
 
 Names = tuple[str, ...]
@@ -220,7 +219,7 @@ def export(
       pairbus entities export --name sbemulatorns > Config.json
     """
     with administration(connection.target) as admin:
-        text = json.dumps(_config(admin, name), indent=2, ensure_ascii=False) + "\n"
+        text = json_text(_config(admin, name), indent=2) + "\n"
     if output is None:
         print(text, end="")
         return

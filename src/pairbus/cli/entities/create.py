@@ -16,15 +16,15 @@ import typer
 from pairbus.cli.administration import EntityKind, administration, describe
 from pairbus.cli.entities.create_rule import rule
 from pairbus.cli.entities.views import entity_name
-from pairbus.cli.options import (
+from pairbus.cli.output import print_json
+from pairbus.cli.parse import parse_duration
+from pairbus.cli.shared_options import (
     AS_JSON,
     ConnectionOptions,
     command_group,
     flatten_options,
     option,
 )
-from pairbus.cli.output import print_json
-from pairbus.cli.parse import parse_duration
 
 create_app = command_group(
     "create",

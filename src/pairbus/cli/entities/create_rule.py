@@ -11,8 +11,8 @@ import typer
 from pairbus.cli.administration import EntityKind, administration, describe
 from pairbus.cli.entities.views import entity_name
 from pairbus.cli.messages.message_json import parse_property
-from pairbus.cli.options import AS_JSON, ConnectionOptions, flatten_options, option
 from pairbus.cli.output import print_json
+from pairbus.cli.shared_options import AS_JSON, ConnectionOptions, flatten_options, option
 from pairbus.errors import UsageError
 
 DEFAULT_RULE: Final = "$Default"

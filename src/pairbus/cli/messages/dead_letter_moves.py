@@ -26,8 +26,8 @@ from pairbus.cli.administration import (
     EntityNotFound,
     administration,
 )
-from pairbus.cli.connection import BatchFailed, connect, explain_errors, send_batch
 from pairbus.cli.entity_path import EntityPath
+from pairbus.cli.message_client import BatchFailed, connect, explain_errors, send_batch
 from pairbus.cli.messages.message_json import DEAD_LETTER_PROPERTIES, row_of, typed_properties
 from pairbus.cli.output import format_count, format_duration, was_or_were
 from pairbus.cli.signals import Stop, graceful_stop

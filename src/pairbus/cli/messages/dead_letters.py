@@ -15,30 +15,32 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pairbus.cli.completion import complete_queue_or_topic
-from pairbus.cli.connection import connect, explain_errors, peek_messages
 from pairbus.cli.entity_path import EntityPath, SubQueue, parse_entity_path
+from pairbus.cli.message_client import connect, explain_errors, peek_messages
 from pairbus.cli.messages.filter import Filter, FilterOptions
 from pairbus.cli.messages.message_json import MessageJson, to_json_if_readable
-from pairbus.cli.messages.table import full_text, json_line, message_table, print_messages
-from pairbus.cli.options import (
-    AS_JSON,
-    ENTITY,
-    SUB_QUEUE_NAMES,
-    SUBSCRIPTION,
-    ConnectionOptions,
-    command_group,
-    confirm,
-    flatten_options,
-    option,
-)
+from pairbus.cli.messages.table import message_table, print_message, print_messages
 from pairbus.cli.output import (
     format_count,
     is_narrow_terminal,
     print_json,
+    print_more_note,
     print_table,
     progress,
     was_or_were,
+)
+from pairbus.cli.shared_options import (
+    AS_JSON,
+    ENTITY,
+    IS_SURE,
+    SUB_QUEUE_NAMES,
+    SUBSCRIPTION,
+    ConnectionOptions,
+    command_group,
+    complete_queue_or_topic,
+    confirm,
+    flatten_options,
+    option,
 )
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
@@ -102,12 +104,12 @@ def list_(
     messages = list(_peek(target, path, filter, count + 1))
     if as_json:
         for message in messages[:count]:
-            print(json_line(message))
+            print_message(message, as_json=True)
     else:
         is_filtered = not filter.matches_everything
         print_messages(messages[:count], target, path, is_filtered=is_filtered)
     if len(messages) > count:
-        print(f"there are more than {format_count(count)}; use --count", file=sys.stderr)
+        print_more_note(count)
 
 
 @app.command()
@@ -133,8 +135,7 @@ def show(
     target, path = connection.target, parse_entity_path(entity, subscription, sub_queue)
     found = 0
     for message in _peek(target, path, filters.parse(), count):
-        on_terminal = sys.stdout.isatty()
-        print(json_line(message) if as_json else full_text(message, on_terminal=on_terminal))
+        print_message(message, as_json=as_json)
         found += 1
     if not found:
         raise NamespaceError(f"{path.description} in {target.address} has no matching message")
@@ -227,7 +228,7 @@ def purge(
     filters: FilterOptions,
     count: COUNT_MAX = None,
     dry_run: DRY_RUN = False,
-    is_sure: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    is_sure: IS_SURE = False,
     sub_queue: SUB_QUEUE = SubQueue.DEAD_LETTER,
     connection: ConnectionOptions,
     as_json: AS_JSON = False,

@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pairbus.cli.messages.message_json import parse_property, row_of
-from pairbus.cli.options import option
 from pairbus.cli.parse import Numbers, parse_duration, parse_numbers
+from pairbus.cli.shared_options import option
 from pairbus.errors import UsageError
 from pairbus.fast.rows import MessageView, UnreadableMessage, state
 

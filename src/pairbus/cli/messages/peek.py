@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pairbus.cli.connection import connect, explain_errors, peek_messages
 from pairbus.cli.entity_path import EntityPath, parse_entity_path
+from pairbus.cli.message_client import connect, explain_errors, peek_messages
 from pairbus.cli.messages.filter import WHERE, Filter, FilterOptions
 from pairbus.cli.messages.message_json import MessageJson, to_json_if_readable
-from pairbus.cli.messages.table import full_text, json_line, message_table, print_messages
-from pairbus.cli.options import (
+from pairbus.cli.messages.table import message_table, print_message, print_messages
+from pairbus.cli.output import is_narrow_terminal, print_more_note, print_table
+from pairbus.cli.shared_options import (
     AS_JSON,
     ENTITY,
     SUB_QUEUE,
@@ -24,7 +25,6 @@ from pairbus.cli.options import (
     flatten_options,
     option,
 )
-from pairbus.cli.output import format_count, is_narrow_terminal, print_table
 from pairbus.cli.target import Target
 from pairbus.cli.watch import Outages, WatchOptions
 from pairbus.fast.rows import MessageView, sequence_number
@@ -93,9 +93,9 @@ def peek(
     messages = _peek(target, path, filter, start=from_, count=limit, interval=interval)
     if as_json or whole:
         for message in islice(messages, _COUNT if is_limited else None):
-            on_terminal = sys.stdout.isatty()
-            text = json_line(message) if as_json else full_text(message, on_terminal=on_terminal)
-            print(text, flush=interval is not None)
+            print_message(message, as_json=as_json)
+            if interval is not None:
+                sys.stdout.flush()
         is_more = is_limited and next(messages, None) is not None
     elif interval is not None:
         _print_rows(messages, are_dead_letters=path.sub_queue is not None)
@@ -106,7 +106,7 @@ def peek(
         is_filtered = bool(from_) or not filter.matches_everything
         print_messages(found[:_COUNT] if is_more else found, target, path, is_filtered=is_filtered)
     if is_more:
-        print(f"there are more than {format_count(_COUNT)}; use --count", file=sys.stderr)
+        print_more_note(_COUNT)
 
 
 def _print_rows(messages: Iterable[MessageJson], *, are_dead_letters: bool) -> None:

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pairbus.cli.connection import explain_errors
 from pairbus.cli.entity_path import EntityPath, parse_entity_path
+from pairbus.cli.message_client import explain_errors
 from pairbus.cli.messages.settlement import SettlementAction, SettlementOptions
 from pairbus.cli.messages.writing import Write, writer
-from pairbus.cli.options import (
+from pairbus.cli.output import format_count, print_json, progress, was_or_were
+from pairbus.cli.parse import parse_duration
+from pairbus.cli.shared_options import (
     AS_JSON,
     ENTITY,
     SUB_QUEUE,
@@ -31,8 +33,6 @@ from pairbus.cli.options import (
     flatten_options,
     option,
 )
-from pairbus.cli.output import format_count, print_json, progress, was_or_were
-from pairbus.cli.parse import parse_duration
 from pairbus.cli.signals import Stop, graceful_stop
 from pairbus.cli.target import Target
 from pairbus.cli.watch import Outages

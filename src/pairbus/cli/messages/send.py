@@ -15,14 +15,19 @@ from uuid import uuid4
 
 import typer
 
-from pairbus.cli.completion import complete_queue_or_topic
-from pairbus.cli.connection import BatchFailed, connect, explain_errors, send_batch
 from pairbus.cli.entity_path import EntityPath, parse_entity_path
+from pairbus.cli.message_client import BatchFailed, connect, explain_errors, send_batch
 from pairbus.cli.messages.message_json import Row, from_json, parse_property
 from pairbus.cli.messages.send_input import InputOptions, Stdin, read_rows
-from pairbus.cli.options import AS_JSON, ConnectionOptions, flatten_options, option
 from pairbus.cli.output import format_count, print_json, progress
 from pairbus.cli.parse import parse_duration, parse_time
+from pairbus.cli.shared_options import (
+    AS_JSON,
+    ConnectionOptions,
+    complete_queue_or_topic,
+    flatten_options,
+    option,
+)
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.compose import RowError, message_of

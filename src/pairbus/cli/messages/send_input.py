@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from pairbus.cli.messages.message_json import Row, parse_line
-from pairbus.cli.options import option
+from pairbus.cli.shared_options import option
 from pairbus.errors import UsageError
 
 _READ_BYTES: Final = 64 * 1024

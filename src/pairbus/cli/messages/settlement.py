@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pairbus.cli.options import option
+from pairbus.cli.shared_options import option
 from pairbus.errors import UsageError
 
 

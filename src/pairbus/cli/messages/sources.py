@@ -19,8 +19,8 @@ from azure.servicebus import (
 )
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.cli.connection import connect, sdk_client
 from pairbus.cli.entity_path import EntityPath, SubQueue
+from pairbus.cli.message_client import connect, sdk_client
 from pairbus.cli.messages.message_json import MessageJson, Row, amqp_typed, row_of, to_json
 from pairbus.cli.messages.settlement import SettlementAction
 from pairbus.cli.target import Target

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.cli.connection import topic_note
 from pairbus.cli.entity_path import EntityPath
+from pairbus.cli.message_client import topic_note
 from pairbus.cli.messages.message_json import ENCODING, UNREADABLE, MessageJson
-from pairbus.cli.output import is_narrow_terminal, make_table, print_table
+from pairbus.cli.output import is_narrow_terminal, json_text, make_table, print_table
 from pairbus.cli.target import Target
 
 if TYPE_CHECKING:
@@ -25,8 +25,10 @@ _ORDER: Final = (
 )  # fmt: skip
 
 
-def json_line(message: MessageJson) -> str:
-    return json.dumps(message, ensure_ascii=False)
+def print_message(message: MessageJson, *, as_json: bool) -> None:
+    """On one line of JSON, or in full."""
+    on_terminal = sys.stdout.isatty()
+    print(json_text(message) if as_json else full_text(message, on_terminal=on_terminal))
 
 
 def full_text(message: MessageJson, *, on_terminal: bool) -> str:

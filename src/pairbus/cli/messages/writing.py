@@ -13,7 +13,7 @@ from itertools import count as counting
 from pathlib import Path
 
 from pairbus.cli.messages.message_json import MessageJson
-from pairbus.cli.messages.table import full_text, json_line
+from pairbus.cli.messages.table import print_message
 from pairbus.errors import OutputError, UsageError
 
 Write = Callable[[list[MessageJson]], None]
@@ -33,9 +33,8 @@ def writer(folder: Path | None, *, as_json: bool) -> Write:
 def _print(messages: list[MessageJson], *, as_json: bool) -> None:
     """When this returns, the reader has the messages; if stdout is a file, the disk has them."""
     try:
-        on_terminal = sys.stdout.isatty()
         for message in messages:
-            print(json_line(message) if as_json else full_text(message, on_terminal=on_terminal))
+            print_message(message, as_json=as_json)
         sys.stdout.flush()
         with suppress(AttributeError, ValueError):  # not a real file, in a test or a notebook
             if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from pairbus.cli.options import AS_JSON, option
 from pairbus.cli.output import format_count, make_table, print_json, print_table
 from pairbus.cli.parse import parse_duration
+from pairbus.cli.shared_options import AS_JSON, option
 from pairbus.cost.estimate import (
     DIVERTED_SETTLEMENTS,
     DIVERTED_STEPS,

@@ -7,7 +7,6 @@ again the next time, under the same id.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,26 +16,28 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pairbus.cli.connection import BatchFailed, connect, explain_errors, send_batch
 from pairbus.cli.entity_path import EntityPath
+from pairbus.cli.message_client import BatchFailed, connect, explain_errors, send_batch
 from pairbus.cli.messages.message_json import MessageJson, format_time, to_json_if_readable
-from pairbus.cli.messages.table import escape_control, full_text, json_line
-from pairbus.cli.options import (
-    AS_JSON,
-    ConnectionOptions,
-    command_group,
-    confirm,
-    flatten_options,
-    option,
-)
+from pairbus.cli.messages.table import escape_control, print_message
 from pairbus.cli.output import (
     format_count,
     format_size,
     make_table,
     print_json,
+    print_more_note,
     print_rows,
     progress,
     was_or_were,
+)
+from pairbus.cli.shared_options import (
+    AS_JSON,
+    IS_SURE,
+    ConnectionOptions,
+    command_group,
+    confirm,
+    flatten_options,
+    option,
 )
 from pairbus.cli.signals import Stop, graceful_stop
 from pairbus.cli.target import Target
@@ -108,7 +109,7 @@ def list_(
         found = list(islice(filter(select.matches, outbox.messages()), count + 1))
     if as_json:
         for message in found[:count]:
-            print(json_line(_summary(message)))
+            print_message(_summary(message), as_json=True)
     else:
         table = make_table("stored", "entity", "message id", "state", right=["size"])
         for message in found[:count]:
@@ -117,7 +118,7 @@ def list_(
             table.add_row(_stored(message), *texts, format_size(len(message.amqp)))
         print_rows(table, if_empty=f"no matching messages in {file}")
     if len(found) > count:
-        print(f"there are more than {format_count(count)}; use --count", file=sys.stderr)
+        print_more_note(count)
 
 
 @app.command()
@@ -140,9 +141,7 @@ def show(
     with _opened(file) as outbox:
         found = list(islice(filter(select.matches, outbox.messages()), count))
     for message in found:
-        whole = _summary(message) | _content(message)
-        on_terminal = sys.stdout.isatty()
-        print(json_line(whole) if as_json else full_text(whole, on_terminal=on_terminal))
+        print_message(_summary(message) | _content(message), as_json=as_json)
     if not found:
         raise OutboxError(f"{file} has no matching message")
 
@@ -203,7 +202,7 @@ def purge(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show how many messages; delete nothing.")
     ] = False,
-    is_sure: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    is_sure: IS_SURE = False,
     as_json: AS_JSON = False,
 ) -> None:
     """Delete messages permanently. They were acknowledged to the application, and are lost.

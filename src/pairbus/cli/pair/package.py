@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pairbus.cli.options import option
 from pairbus.cli.output import format_size
+from pairbus.cli.shared_options import option
 from pairbus.errors import OutputError, UsageError
 from pairbus.spark.session import PACKAGE, write_archive
 

@@ -7,7 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from pairbus.cli.options import AS_JSON, option
 from pairbus.cli.output import (
     format_count,
     format_duration,
@@ -17,6 +16,7 @@ from pairbus.cli.output import (
     print_table,
 )
 from pairbus.cli.parse import parse_duration
+from pairbus.cli.shared_options import AS_JSON, option
 from pairbus.cost.estimate import Estimate, estimate_ledger
 from pairbus.cost.prices import load
 from pairbus.syphon.report import OPERATIONS, Report, report_of

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from pairbus.cli.http import metrics_url, scrape
-from pairbus.cli.options import AS_JSON, flatten_options, option
 from pairbus.cli.output import print_json, print_json_line, print_table
 from pairbus.cli.pair.status_sources import (
     Backlog,
@@ -32,6 +31,7 @@ from pairbus.cli.pair.status_sources import (
 from pairbus.cli.pair.status_view import PairSnapshot, Process, to_json, to_tables
 from pairbus.cli.pair.targets import PairOptions, parse_pair
 from pairbus.cli.parse import parse_positive_duration
+from pairbus.cli.shared_options import AS_JSON, flatten_options, option
 from pairbus.cli.target import Target
 from pairbus.cli.watch import WatchOptions
 from pairbus.errors import NamespaceError, UsageError

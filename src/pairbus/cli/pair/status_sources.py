@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.administration import EntityKind, administration
-from pairbus.cli.connection import connect, explain_errors, peek_messages
 from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.http import HttpClient, authorization
+from pairbus.cli.message_client import connect, explain_errors, peek_messages
 from pairbus.cli.pair.targets import address_of, some_entities
 from pairbus.cli.target import Target, why_unreachable
 from pairbus.client.route.envelope import PATH

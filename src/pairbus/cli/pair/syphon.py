@@ -18,7 +18,6 @@ import typer
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 
 from pairbus.cli.administration import administration_client, answer_text
-from pairbus.cli.options import AS_JSON, flatten_options, option
 from pairbus.cli.pair.syphon_live import make_progress
 from pairbus.cli.pair.syphon_progress import (
     COUNT_SECONDS,
@@ -35,6 +34,7 @@ from pairbus.cli.pair.targets import (
     parse_pair,
     some_entities,
 )
+from pairbus.cli.shared_options import AS_JSON, flatten_options, option
 from pairbus.cli.signals import graceful_stop
 from pairbus.cli.target import Target, login_failure, why_unreachable
 from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated
 
 from pairbus.cli.administration import administration_client
-from pairbus.cli.options import option
 from pairbus.cli.output import format_count
+from pairbus.cli.shared_options import option
 from pairbus.cli.target import ENVIRONMENT, Target, parse_target, split_targets
 from pairbus.errors import UsageError
 from pairbus.fast.address import Address

@@ -16,6 +16,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from pairbus.cli.administration import EntityKind, names_within_timeout, queues_and_topics
 from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.output import did_you_mean
 from pairbus.cli.target import Target, bearer_token, cannot_reach, login_failure, why_unreachable
@@ -198,9 +199,6 @@ def _not_found(target: Target, entity: EntityPath, right: str) -> str:
 
 def _similar_name(target: Target, entity: EntityPath) -> str:
     """A suggestion of a name, if the policy may list entities and the namespace answers in time."""
-    from pairbus.cli.administration import EntityKind
-    from pairbus.cli.completion import names_within_timeout, queues_and_topics
-
     if entity.subscription is None:
         names = names_within_timeout(target, queues_and_topics, seconds=_HINT_SECONDS_MAX)
     else:
@@ -214,9 +212,6 @@ def _similar_name(target: Target, entity: EntityPath) -> str:
 
 def topic_note(target: Target, entity: EntityPath) -> str | None:
     """An explanation, if no message was found because the entity is a topic."""
-    from pairbus.cli.administration import EntityKind
-    from pairbus.cli.completion import names_within_timeout
-
     topic = entity.entity
     if entity.subscription is not None:
         return None

@@ -6,21 +6,29 @@ A group is a dataclass whose fields are annotated like the parameters of a typer
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from pairbus.cli.completion import complete_queue_or_topic, complete_subscription
+from pairbus.cli.administration import (
+    Administration,
+    EntityKind,
+    names_within_timeout,
+    queues_and_topics,
+)
 from pairbus.cli.entity_path import SubQueue
 from pairbus.cli.target import CA_ENVIRONMENT, ENVIRONMENT, Target, parse_target
 from pairbus.errors import UsageError
+
+_COMPLETION_SECONDS_MAX: Final = 3.0
 
 
 def option(*names: str, help: str, metavar: str | None = None, **more: Any) -> Any:
@@ -61,6 +69,33 @@ def _fields_as_parameters(group: Any) -> Iterator[Parameter]:
         yield Parameter(
             field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
         )
+
+
+# -- names of entities for shell completion ------------------------------------------------------
+
+
+def complete_queue_or_topic(context: typer.Context, incomplete: str) -> list[str]:
+    return _complete(context, incomplete, queues_and_topics)
+
+
+def complete_subscription(context: typer.Context, incomplete: str) -> list[str]:
+    topic = context.params.get("entity")
+    if not isinstance(topic, str) or not topic:
+        return []
+    return _complete(context, incomplete, lambda admin: admin.names(EntityKind.SUBSCRIPTION, topic))
+
+
+def _complete(
+    context: typer.Context, incomplete: str, list_names: Callable[[Administration], list[str]]
+) -> list[str]:
+    """A failure completes to nothing, because an error message would disturb the shell's prompt."""
+    text = context.params.get("connection_string") or os.environ.get(ENVIRONMENT)
+    try:
+        target = parse_target(text, context.params.get("ca_file"))
+    except Exception:
+        return []
+    found = names_within_timeout(target, list_names, seconds=_COMPLETION_SECONDS_MAX)
+    return sorted(name for name in found if name.startswith(incomplete))
 
 
 # -- options and arguments that several commands have --------------------------------------------
@@ -124,6 +159,7 @@ SUB_QUEUE = Annotated[
     ),
 ]
 AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+IS_SURE = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")]
 
 
 # -- commands and groups of commands -------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from pairbus.cli.options import flatten_options, option
+from pairbus.cli.shared_options import flatten_options, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
