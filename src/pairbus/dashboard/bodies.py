@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from pairbus.cli.messages.message_json import (
-    DEAD_LETTER_PROPERTIES,
-    format_time,
-    row_of,
-    to_json_if_readable,
-)
+from pairbus.cli.messages.message_json import DEAD_LETTER_PROPERTIES, format_time, row_of
 from pairbus.cli.output import format_size
 from pairbus.errors import requires_extra
 from pairbus.fast.columns import COLUMNS
@@ -38,31 +33,24 @@ class BodyForm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRow:
-    """One line of a table of messages."""
+class MessagePage:
+    """A message for the page: as a row of a table, and in full."""
 
     sequence_number: int
-    message_id: str
-    subject: str
+    message_id: str = ""
+    subject: str = ""
     state: str
-    enqueued_at: float | None
-    delivery_count: int
-    reason: str
-    description: str
+    enqueued_at: float | None = None
+    reason: str = ""
+    description: str = ""
     size: int
     beginning: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessagePage:
-    """A message in full."""
-
-    row: MessageRow
+    """Of its body."""
     body: bytes
     body_kind: str
-    fields: tuple[tuple[str, str], ...]
+    fields: tuple[tuple[str, str], ...] = ()
     """Properties of the service, by their names."""
-    properties: tuple[tuple[str, str, str], ...]
+    properties: tuple[tuple[str, str, str], ...] = ()
     """Application properties: name, AMQP type, value."""
     error: str = ""
     """Why it cannot be read."""
@@ -82,18 +70,15 @@ def read_message(message: MessageView) -> MessagePage:
     ]
     enqueued = row["enqueuedTime"]
     return MessagePage(
-        row=MessageRow(
-            sequence_number=row["sequenceNumber"] or 0,
-            message_id=row["messageId"] or "",
-            subject=row["subject"] or "",
-            state=row["state"] or "active",
-            enqueued_at=None if enqueued is None else enqueued / 1_000_000,
-            delivery_count=row["deliveryCount"] or 0,
-            reason=row["deadLetterReason"] or "",
-            description=row["deadLetterErrorDescription"] or "",
-            size=len(message.data),
-            beginning=beginning_of(body),
-        ),
+        sequence_number=row["sequenceNumber"] or 0,
+        message_id=row["messageId"] or "",
+        subject=row["subject"] or "",
+        state=row["state"] or "active",
+        enqueued_at=None if enqueued is None else enqueued / 1_000_000,
+        reason=row["deadLetterReason"] or "",
+        description=row["deadLetterErrorDescription"] or "",
+        size=len(message.data),
+        beginning=beginning_of(body),
         body=body,
         body_kind=row["bodyType"] or DATA_BODY,
         fields=tuple(_fields(row)),
@@ -102,21 +87,15 @@ def read_message(message: MessageView) -> MessagePage:
 
 
 def _unreadable(message: MessageView, error: str) -> MessagePage:
-    number = to_json_if_readable(message).get("sequenceNumber")
-    row = MessageRow(
+    number = message.annotation("x-opt-sequence-number")
+    return MessagePage(
         sequence_number=number if isinstance(number, int) else 0,
-        message_id="",
-        subject="",
         state="unreadable",
-        enqueued_at=None,
-        delivery_count=0,
-        reason="",
-        description="",
         size=len(message.data),
         beginning=error,
-    )
-    return MessagePage(
-        row=row, body=message.data, body_kind="raw", fields=(), properties=(), error=error
+        body=message.data,
+        body_kind="raw",
+        error=error,
     )
 
 

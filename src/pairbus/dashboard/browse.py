@@ -15,8 +15,17 @@ from pairbus.dashboard.messages import PAGE_COUNT, PeekedPage, peek_page
 from pairbus.dashboard.model import Picture
 from pairbus.dashboard.panels import Viewer, time_cell
 from pairbus.dashboard.rows import EntityRow
-from pairbus.dashboard.table import Cell, Row, Table, plain_button, set_text, text
-from pairbus.dashboard.widgets import confirm, in_thread, panel
+from pairbus.dashboard.widgets import (
+    Cell,
+    Row,
+    Table,
+    confirm,
+    in_thread,
+    panel,
+    plain_button,
+    set_text,
+    text,
+)
 
 _PLAIN: Final = "messages"
 
@@ -174,16 +183,16 @@ class MessageBrowser:
         self._table.update(
             [
                 Row(
-                    one.row.sequence_number,
+                    one.sequence_number,
                     (
-                        str(one.row.sequence_number),
-                        time_cell(one.row.enqueued_at, self._viewer, now),
-                        one.row.message_id or "-",
-                        one.row.subject or "-",
-                        one.row.state,
-                        Cell(one.row.reason or "-", one.row.description),
-                        one.row.beginning or "(empty)",
-                        format_size(one.row.size),
+                        str(one.sequence_number),
+                        time_cell(one.enqueued_at, self._viewer, now),
+                        one.message_id or "-",
+                        one.subject or "-",
+                        one.state,
+                        Cell(one.reason or "-", one.description),
+                        one.beginning or "(empty)",
+                        format_size(one.size),
                     ),
                 )
                 for one in messages
@@ -203,8 +212,8 @@ class MessageBrowser:
     def _show_reasons(self, messages: tuple[MessagePage, ...]) -> None:
         counts: dict[str, int] = {}
         for one in messages:
-            if one.row.reason:
-                counts[one.row.reason] = counts.get(one.row.reason, 0) + 1
+            if one.reason:
+                counts[one.reason] = counts.get(one.reason, 0) + 1
         reasons = ", ".join(f"{reason} {number}" for reason, number in counts.items())
         set_text(self._reasons, f"Reasons on this page: {reasons}" if reasons else "")
 
@@ -222,7 +231,7 @@ class MessageBrowser:
 
     def _show(self, number: int | None) -> None:
         found = [] if self._page is None else self._page.messages
-        self._shown = next((one for one in found if one.row.sequence_number == number), None)
+        self._shown = next((one for one in found if one.sequence_number == number), None)
         if self._shown is None:
             return
         message = self._shown

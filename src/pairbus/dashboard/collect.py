@@ -250,7 +250,7 @@ def _peek_reasons(client: Any, target: Target, path: str, count: int) -> DeadLet
     try:
         with explain_errors(target, source, right="Listen"):
             for message in peek_messages(client, target, source, limit=PEEK_COUNT):
-                reasons[read_message(message).row.reason or "no reason"] += 1
+                reasons[read_message(message).reason or "no reason"] += 1
     except PairbusError as error:
         # Of this entity only: a policy may be for one entity, or it was just deleted.
         return DeadLetterReasons(path=path, count=count, error=str(error))

@@ -14,8 +14,7 @@ from pairbus.cli.parse import parse_positive_duration
 from pairbus.dashboard.live import Live
 from pairbus.dashboard.panels import Viewer
 from pairbus.dashboard.readings import Readings
-from pairbus.dashboard.table import Row, Table, set_text, text
-from pairbus.dashboard.widgets import confirm, in_thread, panel
+from pairbus.dashboard.widgets import Row, Table, confirm, in_thread, panel, set_text, text
 from pairbus.errors import UsageError
 
 KINDS: Final = {

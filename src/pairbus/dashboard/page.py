@@ -27,7 +27,6 @@ from pairbus.dashboard.panels import (
     TimelinePanel,
 )
 from pairbus.dashboard.security import LOGIN_PATH, SESSION
-from pairbus.dashboard.table import plain_button, set_text, set_title, text
 from pairbus.dashboard.texts import (
     Moment,
     Sentence,
@@ -39,7 +38,7 @@ from pairbus.dashboard.texts import (
     utc_clock,
     zone_of,
 )
-from pairbus.dashboard.widgets import Chart, panel
+from pairbus.dashboard.widgets import Chart, panel, plain_button, set_text, set_title, text
 
 REFRESH_SECONDS: Final = 0.5
 VIEWER_SECONDS_MAX: Final = 30.0

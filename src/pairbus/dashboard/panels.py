@@ -14,9 +14,8 @@ from pairbus.dashboard.history import History
 from pairbus.dashboard.live import Live
 from pairbus.dashboard.model import Picture
 from pairbus.dashboard.rows import EntityRow
-from pairbus.dashboard.table import Cell, Row, Table, set_text, text
 from pairbus.dashboard.texts import clock, count, utc_clock
-from pairbus.dashboard.widgets import Chart, panel
+from pairbus.dashboard.widgets import Cell, Chart, Row, Table, panel, set_text, text
 
 OUTBOX: Final = {
     "pairbus_outbox_messages": "waiting",
