@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import command
-import deep
 import floors
 import native
 import ours
@@ -30,12 +29,17 @@ import rabbitmq
 import report
 import rows
 from command import Progress
+from loop import LoadError
 
 FULL = rows.Counts(single=40_000, batch=120_000, both=40_000)
 QUICK = rows.Counts(single=300, batch=500, both=300)
 DEPTHS = [10_000, 100_000, 1_000_000]
 SIZE = 500
 STARTS = 5
+DEEP_SIZE = 1_000
+# Batches of 50 fit into one frame.
+FILL = rows.Row("fill", "fill the queue", flight=1_000, batch=50)
+SEND, RECEIVE = rows.ROWS[0], rows.ROWS[2]
 
 
 def main() -> int:
@@ -58,7 +62,7 @@ def _run(options: argparse.Namespace, base: Path, progress: Progress) -> dict[st
         _compare(options, base, progress, result)
     if options.deep or options.only_deep:
         depths, probe = ([1_000, 3_000], 300) if options.quick else (DEPTHS, 10_000)
-        result["deep"] = deep.run(base / "deep", depths, probe, progress)
+        result["deep"] = _run_deep(base / "deep", depths, probe, progress)
     return result
 
 
@@ -73,7 +77,7 @@ def _compare(
         idle = rows.resident_mb(broker.pid)
         seconds = statistics.median([*startups, broker.startup_seconds])
         result["process"]["pairbus"] = {"startup_seconds": seconds, "idle_mb": idle}
-        subjects = [deep.our_subject(broker)]
+        subjects = [_our_subject(broker)]
         if not options.alone:
             try:
                 progress("starting RabbitMQ")
@@ -159,6 +163,63 @@ def _row(
         },
         "ratios": {name: us / f.rate for name, f in figures.items() if name != "pairbus"},
     }
+
+
+def _our_subject(broker: ours.Ours) -> rows.Subject:
+    return rows.Subject(
+        name="pairbus",
+        script="load.py",
+        pid=broker.pid,
+        arguments=(
+            *("--port", str(broker.port), "--user", broker.user, "--password", broker.password),
+            *("--address", rows.QUEUE, "--two-phase"),
+        ),
+        batches=True,
+    )
+
+
+# --- a deep queue ---------------------------------------------------------------------------------
+
+
+def _run_deep(folder: Path, depths: list[int], probe: int, progress: Progress) -> dict[str, Any]:
+    """Whether a message costs the same in a queue of ten thousand and of a million.
+
+    The queue is filled step by step; at each depth some messages are sent and as many received, so
+    that the depth stays. At the end the broker is stopped and started again on its full data file.
+    Bodies belong on disk, so memory is noted at each depth as well.
+    """
+    if depths != sorted(depths) or any(depth % 100 for depth in depths):
+        raise ValueError(f"depths must rise and be multiples of 100: {depths}")
+    steps, filled = [], 0
+    with ours.broker(folder, [rows.QUEUE]) as broker:
+        subject = _our_subject(broker)
+        for depth in depths:
+            progress(f"a queue of {depth:,}")
+            rows.measure(subject, FILL, depth - filled, DEEP_SIZE)
+            filled = depth
+            send = rows.summary([rows.measure(subject, SEND, probe, DEEP_SIZE)])
+            receive = rows.summary([rows.measure(subject, RECEIVE, probe, DEEP_SIZE)])
+            memory = rows.resident_mb(broker.pid)
+            steps.append(
+                {
+                    "depth": depth,
+                    "send": asdict(send),
+                    "receive": asdict(receive),
+                    "memory_mb": memory,
+                }
+            )
+    progress("starting again on the full file")
+    with ours.broker(folder, [rows.QUEUE]) as broker:
+        memory = rows.resident_mb(broker.pid)
+        receive = rows.summary([rows.measure(_our_subject(broker), RECEIVE, probe, DEEP_SIZE)])
+        restart = {
+            "startup_seconds": broker.startup_seconds,
+            "memory_mb": memory,
+            "receive": asdict(receive),
+        }
+    if not steps:
+        raise LoadError("no depth was measured")
+    return {"size": DEEP_SIZE, "probe": probe, "steps": steps, "restart": restart}
 
 
 if __name__ == "__main__":

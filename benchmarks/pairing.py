@@ -26,7 +26,7 @@ import pairing_speed
 import report
 from command import Progress
 from pairing_ends import DISABLED, QUEUE, SHELLS, Ends
-from pairing_load import SUBJECTS
+from pairing_speed import SUBJECTS
 
 SIZE = 500
 ENTITIES = 1_000

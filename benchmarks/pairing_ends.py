@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
+import inspect
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -111,6 +112,25 @@ class Ends:
         return pairbus.SendAvailabilityPairedNamespaceOptions(
             manager, self.aio_plain(self.secondary), **AT_ONCE | settings
         )
+
+    def shell(self, name: str) -> Shell:
+        if name == "asyncio":
+            return Shell(self.aio_unpaired, self.aio_plain, self.aio_options)
+        return Shell(self.unpaired, self.plain, self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """How the clients of one shell are made. What their calls return goes through `done`."""
+
+    unpaired: Callable[..., Any]
+    plain: Callable[..., Any]
+    options: Callable[..., Any]
+
+
+async def done(answer: Any) -> Any:
+    """The blocking clients answer at once; the others are waited for."""
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 # --- asking and answering -------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 
 import pairing_ends
 from loop import LoadError
-from pairing_ends import Ends
+from pairing_ends import Ends, Shell, done
 
 READY_SECONDS_MAX = 60.0
 
@@ -27,36 +27,22 @@ def main() -> None:
     options = parser.parse_args()
     ends = Ends.given(options)
     paths = [f"entity-{number}" for number in range(options.entities)]
-    if options.shell == "blocking":
-        _blocking(ends, paths)
-    else:
-        asyncio.run(_asyncio(ends, paths))
+    asyncio.run(_measure(ends, ends.shell(options.shell), paths))
 
 
-def _blocking(ends: Ends, paths: list[str]) -> None:
-    lazy, ready = ends.unpaired(), ends.unpaired()
-    lazy.pair_namespace(ends.options(secondary_connections="lazy"))
-    found = _of_senders(ends.plain(ends.primary), lazy, paths)
-    settings = ends.options()
-    ready.pair_namespace(settings)  # opens one connection, and imports what that needs
-    settings.secondary_namespace_manager.close()
+async def _measure(ends: Ends, shell: Shell, paths: list[str]) -> None:
+    lazy, ready = shell.unpaired(), shell.unpaired()
+    await done(lazy.pair_namespace(shell.options(secondary_connections="lazy")))
+    found = _of_senders(shell.plain(ends.primary), lazy, paths)
+    settings = shell.options()
+    # Opens one connection, and imports what that needs.
+    await done(ready.pair_namespace(settings))
+    await done(settings.secondary_namespace_manager.close())
     with _held() as held:
-        for seconds in _until_ready(ready, paths):
-            time.sleep(seconds)
-    pairing_ends.answer(_with_connections(found, ready, held[0], len(paths)))
-
-
-async def _asyncio(ends: Ends, paths: list[str]) -> None:
-    lazy, ready = ends.aio_unpaired(), ends.aio_unpaired()
-    await lazy.pair_namespace(ends.aio_options(secondary_connections="lazy"))
-    found = _of_senders(ends.aio_plain(ends.primary), lazy, paths)
-    settings = ends.aio_options()
-    await ready.pair_namespace(settings)
-    await settings.secondary_namespace_manager.close()
-    with _held() as held:
-        for seconds in _until_ready(ready, paths):
-            await asyncio.sleep(seconds)
-    pairing_ends.answer(_with_connections(found, ready, held[0], len(paths)))
+        await _until_ready(ready, paths)
+    connections = len(ready.pairing.backlog_queues) - 1
+    of_entities = found["state"] * len(paths)
+    pairing_ends.answer(found | {"connection": (held[0] - of_entities) / connections})
 
 
 def _of_senders(plain: Any, paired: Any, paths: list[str]) -> dict[str, float]:
@@ -77,23 +63,15 @@ def _of_senders(plain: Any, paired: Any, paths: list[str]) -> dict[str, float]:
     }
 
 
-def _until_ready(client: Any, paths: list[str]) -> Iterator[float]:
-    """For how long to wait, again and again: so many entities want every backlog queue, and each of
-    those gets one connection."""
+async def _until_ready(client: Any, paths: list[str]) -> None:
+    """So many entities want every backlog queue, and each of those gets one connection."""
     for path in paths:
         client.get_queue_sender(path)
     pairing, end = client.pairing, time.monotonic() + READY_SECONDS_MAX
     while not all(pairing.pool.has_ready(queue) for queue in pairing.backlog_queues):
         if time.monotonic() > end:
             raise LoadError("the connections to the backlog queues did not become ready")
-        yield 0.1
-
-
-def _with_connections(
-    found: dict[str, float], client: Any, held: float, entities: int
-) -> dict[str, float]:
-    connections = len(client.pairing.backlog_queues) - 1
-    return found | {"connection": (held - found["state"] * entities) / connections}
+        await asyncio.sleep(0.1)
 
 
 @contextmanager

@@ -10,8 +10,6 @@ started is stopped and deleted at the end, also after Ctrl-C.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -25,7 +23,6 @@ import ours
 import report
 import rows
 from command import Progress
-from loop import LoadError
 
 SIZE = 500
 ENTITIES = 1_000
@@ -40,26 +37,12 @@ def main() -> int:
 def _run(options: argparse.Namespace, base: Path, progress: Progress) -> dict[str, Any]:
     result = command.blank(options, base, SIZE)
     progress("filters")
-    result["filters"] = _filters(2_000 if options.quick else 500_000)
+    result["filters"] = fanout.run_filters(2_000 if options.quick else 500_000, SIZE)
     counts = fanout.QUICK if options.quick else fanout.FULL
     result["fanout"] = fanout.run(base / "fanout", counts, options.rounds, SIZE, progress)
     entities = 150 if options.quick else ENTITIES
     result["listing"] = _listing(base / "listing", entities, options.rounds, progress)
     return result
-
-
-def _filters(count: int) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, str(rows.HERE / "filters.py"), "--count", str(count)],
-        capture_output=True,
-        env=ours.environment(),
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise LoadError(f"filters: {done.stderr.strip()[-600:]}")
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
 
 
 def _listing(folder: Path, entities: int, rounds: int, progress: Progress) -> dict[str, Any]:

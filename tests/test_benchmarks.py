@@ -196,8 +196,8 @@ def test_a_process_is_found_with_its_children_and_so_are_its_time_and_memory(ben
 
 
 def test_a_turn_is_compared_with_the_plain_turn_beside_it(benchmark_module):
-    speed, load = benchmark_module("pairing_speed"), benchmark_module("pairing_load")
-    row = load.Row("single", "one message a call", per_call=1, calls=2, bare_calls=0)
+    speed = benchmark_module("pairing_speed")
+    row = speed.Row("single", "one message a call", per_call=1, calls=2, bare_calls=0)
     # The machine is ten times as slow in the second turn; the third has a call that hung.
     plain = {"calls": [[1.0, 1.0], [10.0, 10.0], [1.0, 1.0]], "cpu": [1.0, 1.0, 1.0]}
     paired = {"calls": [[1.25, 1.25], [12.5, 12.5], [1.25, 61.25]], "cpu": [1.5, 1.5, 1.5]}

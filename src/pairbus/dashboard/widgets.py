@@ -1,7 +1,8 @@
 """The parts that panels are made of: texts, tables, charts and questions.
 
-A table has real table elements, and is paged and filtered on the server. A page of rows is a fixed number of elements whose texts change, so a thousand entities cost the
-browser no more than twenty. All values are text: the browser never reads them as HTML.
+A table has real table elements, and is paged and filtered on the server. A page of rows is a fixed
+number of elements whose texts change, so a thousand entities cost the browser no more than twenty.
+All values are text: the browser never reads them as HTML.
 """
 
 from __future__ import annotations
