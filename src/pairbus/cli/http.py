@@ -115,7 +115,8 @@ def metrics_url(text: str) -> str:
     url = text.strip() if has_scheme else f"http://{text.strip()}"
     try:
         parts = urlsplit(url)
-        is_url = bool(parts.hostname) and (has_scheme or parts.port is not None)
+        has_port = parts.port is not None
+        is_url = bool(parts.hostname) and (has_scheme or has_port)
     except ValueError:
         is_url = False
     if not is_url or parts.scheme not in ("http", "https"):
