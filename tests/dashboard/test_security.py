@@ -167,7 +167,7 @@ def test_the_cookie_is_for_this_site_and_not_for_scripts() -> None:
     body = f"token={TOKEN.replace(' ', '+')}".encode()
     _, headers, _ = visitor.ask("/login", "POST", body, origin=ORIGIN)
     assert "HttpOnly" in headers["set-cookie"]
-    assert "SameSite=Strict" in headers["set-cookie"]
+    assert "SameSite=strict" in headers["set-cookie"]
 
 
 def test_wrong_tokens_lock_the_login_for_a_minute() -> None:

@@ -13,9 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qs
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 Scope = dict[str, Any]
 Receive = Callable[[], Any]
@@ -94,27 +97,27 @@ class Guard:
             await self._app(scope, receive, send)
             return
         scope["headers"] = [one for one in scope["headers"] if one[0] not in _NOT_PASSED_ON]
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        scope[SESSION] = session = _session_of(headers)
+        request = HTTPConnection(scope)
+        headers = request.headers
+        scope[SESSION] = session = request.cookies.get(COOKIE)
         problem = self._problem(scope, headers)
         if scope["type"] == "websocket":
             await self._websocket(scope, receive, send, problem, session)
             return
         send = _with_headers(send, self._access, headers.get("host", ""))
         if problem is not None:
-            await _answer(send, 403, problem)
+            await PlainTextResponse(problem, 403)(scope, receive, send)
         elif self._access.token is None:
             await self._app(scope, receive, send)
         elif scope["path"] == LOGIN_PATH:
-            await self._login(scope, receive, send)
+            response = await self._login(scope, receive)
+            await response(scope, receive, send)
         elif self._sessions.is_open(session):
             await self._app(scope, receive, send)
         elif headers.get("sec-fetch-mode", "navigate") == "navigate" and scope["method"] == "GET":
-            await _answer(send, 303, "", {"location": LOGIN_PATH})
+            await RedirectResponse(LOGIN_PATH, 303)(scope, receive, send)
         else:
-            await _answer(send, 401, "log in first")
+            await PlainTextResponse("log in first", 401)(scope, receive, send)
 
     def _problem(self, scope: Scope, headers: Mapping[str, str]) -> str | None:
         """Why a request is refused, whoever sends it; None: it is not."""
@@ -155,36 +158,28 @@ class Guard:
 
     # -- login -----------------------------------------------------------------------------------
 
-    async def _login(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _login(self, scope: Scope, receive: Receive) -> Response:
         if scope["method"] != "POST":
-            await _answer_html(send, 200, _login_page(""))
-            return
+            return _login_page(200)
         if self._sessions.is_locked:
-            text = "Too many wrong tokens. Try again in a minute."
-            await _answer_html(send, 429, _login_page(text))
-            return
+            return _login_page(429, "Too many wrong tokens. Try again in a minute.")
         form = await _read_form(receive)
         given = form.get("token", [""])[0].strip()
         assert self._access.token is not None
         # Constant time: the answer must not tell how much of a token was right.
         if not hmac.compare_digest(given.encode(), self._access.token.encode()):
             self._sessions.note_wrong_token()
-            text = "This is not the token." if given else "Enter the token."
-            await _answer_html(send, 403, _login_page(text))
-            return
-        cookie = f"{COOKIE}={self._sessions.open()}; HttpOnly; SameSite=Strict; Path=/; "
-        cookie += f"Max-Age={int(self._access.session_seconds)}"
-        if self._access.scheme == "https":
-            cookie += "; Secure"
-        await _answer(send, 303, "", {"location": "/", "set-cookie": cookie})
-
-
-def _session_of(headers: Mapping[str, str]) -> str | None:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return None
-    return None if found is None else found.value
+            return _login_page(403, "This is not the token." if given else "Enter the token.")
+        response = RedirectResponse("/", 303)
+        response.set_cookie(
+            COOKIE,
+            self._sessions.open(),
+            max_age=int(self._access.session_seconds),
+            secure=self._access.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return response
 
 
 async def _read_form(receive: Receive) -> dict[str, list[str]]:
@@ -214,9 +209,9 @@ p { color: #a51d1d; }
 """
 
 
-def _login_page(problem: str) -> str:
+def _login_page(status: int, problem: str = "") -> Response:
     note = f'<p role="alert">{html.escape(problem)}</p>' if problem else ""
-    return (
+    page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon" href="data:,">'  # without a session, there is no other
@@ -227,29 +222,10 @@ def _login_page(problem: str) -> str:
         'autocomplete="current-password" required autofocus><button>Log in</button></form></main>'
         "</body></html>"
     )
+    return HTMLResponse(page, status, {"cache-control": "no-store"})
 
 
-# -- answers -------------------------------------------------------------------------------------
-
-
-async def _answer(
-    send: Send, status: int, text: str, headers: Mapping[str, str] | None = None
-) -> None:
-    await _answer_bytes(send, status, text.encode(), "text/plain; charset=utf-8", headers or {})
-
-
-async def _answer_html(send: Send, status: int, text: str) -> None:
-    headers = {"cache-control": "no-store"}
-    await _answer_bytes(send, status, text.encode(), "text/html; charset=utf-8", headers)
-
-
-async def _answer_bytes(
-    send: Send, status: int, body: bytes, kind: str, headers: Mapping[str, str]
-) -> None:
-    every = {"content-type": kind, "content-length": str(len(body)), **headers}
-    encoded = [(name.encode(), value.encode()) for name, value in every.items()]
-    await send({"type": "http.response.start", "status": status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body})
+# -- headers -------------------------------------------------------------------------------------
 
 
 def content_security_policy(nonce: str, host: str, scheme: str) -> str:
@@ -297,13 +273,10 @@ def _with_headers(send: Send, access: Access, host: str) -> Send:
 
     async def wrapped(event: dict[str, Any]) -> None:
         if event["type"] == "http.response.start":
-            headers = [one for one in event["headers"] if one[0].lower().decode() not in added]
-            headers += [(name.encode(), value.encode()) for name, value in added.items()]
-            event = {**event, "headers": headers}
-            if any(
-                name.lower() == b"content-type" and value.startswith(b"text/html")
-                for name, value in headers
-            ):
+            headers = MutableHeaders(raw=list(event["headers"]))
+            headers.update(added)
+            event = {**event, "headers": headers.raw}
+            if headers.get("content-type", "").startswith("text/html"):
                 started.update(event)
                 return
         elif event["type"] == "http.response.body" and started:
@@ -311,12 +284,10 @@ def _with_headers(send: Send, access: Access, host: str) -> Send:
             if event.get("more_body"):
                 return
             marked = _with_nonce(bytes(body), nonce)
-            headers = [one for one in started["headers"] if one[0].lower() != b"content-length"]
-            length = (b"content-length", str(len(marked)).encode())
-            await send({**started, "headers": [*headers, length]})
+            MutableHeaders(raw=started["headers"])["content-length"] = str(len(marked))
+            await send(dict(started))
             started.clear()
-            await send({"type": "http.response.body", "body": marked})
-            return
+            event = {"type": "http.response.body", "body": marked}
         await send(event)
 
     return wrapped
