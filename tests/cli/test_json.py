@@ -34,6 +34,7 @@ COMMANDS = {
 
 
 def test_all_rows_of_the_page_are_tested() -> None:
+    # What `create` and `delete` print is tested in entities/test_commands.py.
     assert {*ROWS} == {*COMMANDS, "entities create`, `entities delete"}
 
 
@@ -54,13 +55,3 @@ def test_a_command_prints_the_keys_of_the_page(
     keys = re.findall(r"`(\w+)`", ROWS[name].partition(";")[0])
     assert list(first) == keys
     assert isinstance(printed, list) == ROWS[name].startswith("a list")
-
-
-def test_create_and_delete_print_the_name(pairbus: Run, broker: Broker) -> None:
-    created = pairbus("entities", "create", "queue", "new", "--json")
-    deleted = pairbus("entities", "delete", "queue", "new", "--json")
-
-    assert (json.loads(created.out), json.loads(deleted.out)) == (
-        {"created": {"kind": "queue", "name": "new"}},
-        {"deleted": [{"kind": "queue", "name": "new"}]},
-    )

@@ -109,6 +109,14 @@ def test_only_the_command_that_is_used_is_loaded(words: tuple[str, ...]) -> None
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_without_a_command_the_help_is_printed_and_the_version_on_request(pairbus: Run) -> None:
+    help_, version = pairbus(), pairbus("--version")
+
+    assert (help_.code, version.code, version.err) == (0, 0, "")
+    assert "Commands:\n  broker" in help_.out
+    assert version.out.startswith("pairbus ")
+
+
 def test_a_mistyped_command_gets_a_suggestion(pairbus: Run) -> None:
     done = pairbus("snd")
 
@@ -211,12 +219,9 @@ def test_help_needs_neither_pyarrow_nor_spark(command: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["--help"],
         ["--version"],
         ["send", "--help"],
         ["entities", "list"],
-        ["entities", "list", "--json"],
-        ["cost"],
         ["broker", "--memory", "--log-level", "error"],
     ],
 )

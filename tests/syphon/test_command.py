@@ -171,7 +171,7 @@ def test_a_secondary_that_refuses_is_exit_code_1_before_spark_starts(run, broker
 
     assert code == 1
     assert err == (
-        f"pairbus: the secondary localhost:{brokers[1].port} rejected policy 'Root': check the "
+        f"pairbus: the secondary: localhost:{brokers[1].port} rejected policy 'Root': check the "
         "key, and that the policy has the Manage right\n"
     )
 
@@ -181,7 +181,7 @@ def test_the_answer_of_a_secondary_that_fails_has_no_xml(run, brokers):
         code, _, err = run("--once")
 
     assert code == 1
-    assert err.startswith("pairbus: cannot list the queues of the secondary localhost:")
+    assert err.startswith("pairbus: the secondary: the list of queues: localhost:")
     assert err.count("\n") == 1
     assert "<" not in err
 

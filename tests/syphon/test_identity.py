@@ -197,8 +197,8 @@ def syphon(stage, monkeypatch, capsys) -> Any:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("refusing", "cannot log in to {}: refusing gave no token: AADSTS90033: a transient error"),
-        ("receiver", "the secondary {} rejected the identity of receiver: check that it has the"),
+        ("refusing", "the secondary: cannot log in to {}: refusing gave no token: AADSTS90033: a "),
+        ("receiver", "the secondary: {} rejected the identity of receiver: check that it has the"),
     ],
 )
 def test_a_login_that_fails_ends_the_command_before_spark_starts(syphon, stage, name, said):

@@ -101,15 +101,11 @@ def steal(pair, stopping):
         (("--primary", HERE, "--secondary", HERE), "are the same namespace, localhost:5672"),
     ],
 )
-def test_a_mistake_is_one_clear_line(words, error, monkeypatch):
-    for name in ("PAIRBUS_PRIMARY", "PAIRBUS_SECONDARY"):
-        monkeypatch.delenv(name, raising=False)
+def test_a_mistake_is_one_clear_line(pairbus, words, error):
+    done = pairbus("verify", *words)
 
-    done = verify(*words)
-
-    assert done.returncode == 2
-    assert error in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert error in done.err
 
 
 def test_a_wrong_key_is_one_clear_line(pair):

@@ -180,27 +180,32 @@ class Administration:
         return self._ask(describe(kind, path), lambda: call(*path, **settings))
 
     def _ask(self, what: str, call: Callable[[], _Answer]) -> _Answer:
-        from azure.core import exceptions as core
-
-        address = self._target.address
-        try:
+        with explain_answers(self._target, what):
             return call()
-        except core.ResourceNotFoundError as error:
-            raise EntityNotFound(f"{what} does not exist in {address}") from error
-        except core.ResourceExistsError as error:
-            raise NamespaceError(f"{what} already exists in {address}") from error
-        except core.ClientAuthenticationError as error:
-            text = login_failure(error, self._target) or self._target.rejection("Manage")
-            raise AccessDenied(text) from error
-        except core.HttpResponseError as error:
-            raise NamespaceError(
-                f"{what}: {address} answered: {answer_text(error, self._target)}"
-            ) from error
-        except core.AzureError as error:
-            raise NamespaceError(cannot_reach(self._target, why_unreachable(error))) from error
 
 
-def answer_text(error: HttpResponseError, target: Target) -> str:
+@contextmanager
+def explain_answers(target: Target, what: str) -> Iterator[None]:
+    """Turns the SDK's errors into NamespaceError. `what` the request is about."""
+    from azure.core import exceptions as core
+
+    address = target.address
+    try:
+        yield
+    except core.ResourceNotFoundError as error:
+        raise EntityNotFound(f"{what} does not exist in {address}") from error
+    except core.ResourceExistsError as error:
+        raise NamespaceError(f"{what} already exists in {address}") from error
+    except core.ClientAuthenticationError as error:
+        raise AccessDenied(login_failure(error, target) or target.rejection("Manage")) from error
+    except core.HttpResponseError as error:
+        text = _answer_text(error, target)
+        raise NamespaceError(f"{what}: {address} answered: {text}") from error
+    except core.AzureError as error:
+        raise NamespaceError(cannot_reach(target, why_unreachable(error))) from error
+
+
+def _answer_text(error: HttpResponseError, target: Target) -> str:
     """Without the body of the answer, which is XML, and without a number that says no more than the
     text. Microsoft's support asks for the tracking id; a local broker's is of no use.
     """

@@ -10,17 +10,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from azure.core.exceptions import (
-    AzureError,
-    ClientAuthenticationError,
-    HttpResponseError,
-    ResourceNotFoundError,
-)
+from azure.core.exceptions import AzureError, ResourceNotFoundError
 
-from pairbus.cli.administration import administration_client, answer_text
+from pairbus.cli.administration import EntityKind, administration, administration_client
 from pairbus.cli.entity_path import EntityPath, SubQueue
 from pairbus.cli.message_client import connect, peek_messages
-from pairbus.cli.target import Target, cannot_reach, why_unreachable
+from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError
 from pairbus.verify.journal import Fact, Journal
 from pairbus.verify.processes import Pair
@@ -51,20 +46,9 @@ class RunQueues:
         settings: dict[str, Any] = dict(_SETTINGS)
         if deletes_itself:
             settings["auto_delete_on_idle"] = timedelta(hours=1)
-        primary = self._primary
-        try:
-            with administration_client(primary) as admin:
-                admin.create_queue(self.plain, **settings)
-                admin.create_queue(self.with_sessions, requires_session=True, **settings)
-        except ClientAuthenticationError as error:
-            raise NamespaceError(f"the primary {primary.rejection('Manage')}") from error
-        except HttpResponseError as error:
-            reason = answer_text(error, primary)
-            raise NamespaceError(
-                f"cannot create {self.plain} on {primary.address}: {reason}"
-            ) from error
-        except AzureError as error:
-            raise NamespaceError(cannot_reach(primary, why_unreachable(error))) from error
+        with administration(self._primary) as admin:
+            admin.create(EntityKind.QUEUE, (self.plain,), **settings)
+            admin.create(EntityKind.QUEUE, (self.with_sessions,), requires_session=True, **settings)
 
     def delete(self) -> None:
         with suppress(Exception), administration_client(self._primary) as admin:

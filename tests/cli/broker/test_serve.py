@@ -1,4 +1,4 @@
-"""`python -m pairbus` as a person, a script and an operating system meet it: in a real process."""
+"""`pairbus broker` as a person, a script and an operating system meet it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from pairbus.broker import NamespaceOptions, Server
+from pairbus.broker import Broker, NamespaceOptions, Server
 from pairbus.broker.port.web import HttpConnection
 from pairbus.broker.server import new_event_loop
 from pairbus.cli.broker.serve import collect_connections, raise_file_limit
+from tests.cli.conftest import Run
 
 COMMAND = [sys.executable, "-m", "pairbus"]
 SECONDS = 60
-
-
-def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *words], capture_output=True, text=True, timeout=SECONDS, cwd=cwd
-    )
 
 
 class Process:
@@ -168,49 +164,56 @@ def test_a_second_signal_ends_it_at_once(start: Callable[..., Process]) -> None:
         assert code == 130, "after a polite stop it is 0"
 
 
-def error_of(*words: str, cwd: Path, code: int = 2) -> str:
-    """Runs what must fail, and returns the error."""
-    done = run(*words, cwd=cwd)
-    assert done.returncode == code, done
-    assert done.stdout == ""
-    assert done.stderr.startswith("pairbus: ")
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr.removeprefix("pairbus: ").rstrip()
+ErrorOf = Callable[..., str]
+
+
+@pytest.fixture
+def error_of(pairbus: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ErrorOf:
+    """Runs what must fail, in a folder of its own, and returns the error."""
+
+    def fail(*words: str, code: int = 2) -> str:
+        monkeypatch.chdir(tmp_path)
+        done = pairbus("broker", *words)
+        assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
+        return done.err.removeprefix("pairbus: ").rstrip()
+
+    return fail
 
 
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["brokr"], "No such command 'brokr'"),
-        (["broker", "--nonsense"], "No such option: --nonsense"),
-        (["broker", "--log-level", "loud"], "'loud' is not one of"),
-        (["broker", "--memory", "--data", "x"], "--data and --memory cannot be combined"),
-        (["broker", "--policy", "app:k:Fly"], "'Fly' is not a right; use Manage, Send, Listen"),
-        (["broker", "--namespace", "a:b"], "'b' is not a port"),
-        (["broker", "--queue", "no good"], "queue name 'no good' is not valid"),
-        (["broker", "--memory", "--host", "192.0.2.1"], "has the well-known key"),
-        (["broker", "--config", "absent.json"], "absent.json: cannot be read"),
-        (["broker", "--subscription", "events"], "must be TOPIC/NAME, such as events/audit"),
-        (["broker", "--sku", "Basic"], "'Basic' is not one of"),
+        (["--nonsense"], "No such option: --nonsense"),
+        (["--log-level", "loud"], "'loud' is not one of"),
+        (["--memory", "--data", "x"], "--data and --memory cannot be combined"),
+        (["--policy", "app:k:Fly"], "'Fly' is not a right; use Manage, Send, Listen"),
+        (["--namespace", "a:b"], "'b' is not a port"),
+        (["--queue", "no good"], "queue name 'no good' is not valid"),
+        (["--memory", "--host", "192.0.2.1"], "has the well-known key"),
+        (["--config", "absent.json"], "absent.json: cannot be read"),
+        (["--subscription", "events"], "must be TOPIC/NAME, such as events/audit"),
+        (["--sku", "Basic"], "'Basic' is not one of"),
     ],
 )
-def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], error: str) -> None:
-    assert error in error_of(*words, cwd=tmp_path)
+def test_a_mistake_is_one_clear_line(
+    error_of: ErrorOf, tmp_path: Path, words: list[str], error: str
+) -> None:
+    assert error in error_of(*words)
     assert not (tmp_path / "pairbus-data").exists()
 
 
-def test_an_address_of_another_machine_is_a_failure(tmp_path: Path) -> None:
-    words = ("--host", "192.0.2.1", "--policy", "a:own:Send")
-
-    error = error_of("broker", "--memory", *words, cwd=tmp_path, code=1)
+def test_an_address_of_another_machine_is_a_failure(error_of: ErrorOf) -> None:
+    error = error_of("--memory", "--host", "192.0.2.1", "--policy", "a:own:Send", code=1)
 
     assert "'192.0.2.1' is not an address of this machine" in error
 
 
-def test_a_bad_configuration_is_reported_with_file_and_line(tmp_path: Path) -> None:
+def test_a_bad_configuration_is_reported_with_file_and_line(
+    error_of: ErrorOf, tmp_path: Path
+) -> None:
     (tmp_path / "Config.json").write_text('{\n "UserConfig": {\n  "Namespaces": 7\n }\n}\n')
 
-    error = error_of("broker", "--memory", "--config", "Config.json", cwd=tmp_path)
+    error = error_of("--memory", "--config", "Config.json")
 
     assert error.startswith("Config.json:3: ")
 
@@ -246,10 +249,10 @@ def test_topics_subscriptions_and_rules_of_a_file_work(
     assert counts == {"all": 2, "big": 1, "more": 2}
 
 
-def test_a_bad_rule_is_reported_with_file_and_line(tmp_path: Path) -> None:
+def test_a_bad_rule_is_reported_with_file_and_line(error_of: ErrorOf, tmp_path: Path) -> None:
     (tmp_path / "Config.json").write_text(TOPICS.replace("> 1000", ">"))
 
-    error = error_of("broker", "--memory", "--config", "Config.json", cwd=tmp_path)
+    error = error_of("--memory", "--config", "Config.json")
 
     assert error.startswith(
         "Config.json:4: rule 'r' of subscription 'events/Subscriptions/big': "
@@ -257,57 +260,53 @@ def test_a_bad_rule_is_reported_with_file_and_line(tmp_path: Path) -> None:
     )
 
 
-def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_an_error(error_of: ErrorOf) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        error = error_of("broker", "--memory", "--namespace", f"n:{port}", cwd=tmp_path, code=1)
+        error = error_of("--memory", "--namespace", f"n:{port}", code=1)
 
     assert error.startswith(f"namespace 'n': port {port} is already in use")
 
 
-def test_a_folder_that_is_not_writable_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_writable_is_an_error(error_of: ErrorOf, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    assert "file/below" in error_of("broker", "--data", "file/below", cwd=tmp_path, code=1)
+    assert "file/below" in error_of("--data", "file/below", code=1)
 
 
 def test_a_second_broker_on_the_same_file_is_an_error(
-    start: Callable[..., Process], tmp_path: Path
+    start: Callable[..., Process], error_of: ErrorOf
 ) -> None:
     start()
 
-    assert "local.db" in error_of("broker", cwd=tmp_path, code=1)
+    assert "local.db" in error_of(code=1)
 
 
-def test_a_file_of_a_newer_version_is_an_error(
-    start: Callable[..., Process], tmp_path: Path
-) -> None:
-    assert start().stop()[0] == 0
-    file = sqlite3.connect(tmp_path / "pairbus-data" / "local.db")
-    file.execute("PRAGMA user_version = 1000000")
-    file.close()
+def test_a_file_of_a_newer_version_is_an_error(error_of: ErrorOf, tmp_path: Path) -> None:
+    (tmp_path / "pairbus-data").mkdir()
+    with closing(sqlite3.connect(tmp_path / "pairbus-data" / "local.db")) as file:
+        file.execute("PRAGMA user_version = 1000000")
 
-    error = error_of("broker", cwd=tmp_path, code=1)
+    error = error_of(code=1)
 
     assert "local.db" in error
     assert "newer" in error
 
 
-def test_check_examines_the_data_files_of_a_folder(
-    start: Callable[..., Process], tmp_path: Path
-) -> None:
-    start("--queue", "orders").stop()
-    file = tmp_path / "pairbus-data" / "local.db"
+def test_check_examines_the_data_files_of_a_folder(pairbus: Run, tmp_path: Path) -> None:
+    file = tmp_path / "data" / "local.db"
+    with Broker(queues=["orders"], data=file.parent):
+        pass
 
-    good = run("broker", "--check", str(file.parent))
+    good = pairbus("broker", "--check", str(file.parent))
     file.write_bytes(file.read_bytes()[:-4096])
-    bad = run("broker", "--check", str(file.parent))
-    none = run("broker", "--check", str(tmp_path))
+    bad = pairbus("broker", "--check", str(file.parent))
+    none = pairbus("broker", "--check", str(tmp_path))
 
-    assert (good.returncode, good.stdout) == (0, f"{file}: no damage found\n")
-    assert (bad.returncode, none.returncode) == (1, 2)
-    assert "restore them from a backup" in bad.stderr
-    assert "has no data file" in none.stderr
+    assert good == (0, f"{file}: no damage found\n", "")
+    assert (bad.code, none.code) == (1, 2)
+    assert "restore them from a backup" in bad.err
+    assert "has no data file" in none.err
 
 
 def test_options_may_come_from_the_environment(
@@ -325,15 +324,6 @@ def test_options_may_come_from_the_environment(
     assert process.stop()[0] == 0
     # The command line has the last word.
     assert start("--memory").stop()[0] == 0
-
-
-def test_help_has_examples_and_version_prints_the_version() -> None:
-    version = run("--version")
-    assert (version.returncode, version.stderr) == (0, "")
-    assert version.stdout.startswith("pairbus ")
-
-    assert "Commands:\n  broker" in run().stdout
-    assert "pairbus broker --queue orders" in run("broker", "--help").stdout
 
 
 def test_a_key_on_the_command_line_is_warned_about_and_one_in_a_file_is_not(
@@ -363,17 +353,17 @@ def test_the_broker_may_open_as_many_files_as_the_system_allows() -> None:
 
 
 def test_faults_with_the_well_known_key_need_a_broker_that_allows_them(
-    start: Callable[..., Process],
+    pairbus: Run, start: Callable[..., Process]
 ) -> None:
     strict, willing = start("--memory"), start("--memory", "--allow-faults")
     add = ("fault", "add", "cannot_send", "--duration", "1m", "-c")
     connections = [one.lines[0].partition(": ")[2].strip() for one in (strict, willing)]
 
-    refused, done = (run(*add, connection) for connection in connections)
+    refused, done = (pairbus(*add, connection) for connection in connections)
 
-    assert (refused.returncode, done.returncode) == (1, 0)
-    assert "start it with --allow-faults, or give it a policy with Manage" in refused.stderr
-    assert done.stdout.startswith("fault 1 is active: cannot_send on all entities")
+    assert (refused.code, done.code) == (1, 0)
+    assert "start it with --allow-faults, or give it a policy with Manage" in refused.err
+    assert done.out.startswith("fault 1 is active: cannot_send on all entities")
 
 
 def connections_in_memory() -> int:

@@ -480,15 +480,6 @@ def test_proxies_of_the_environment_are_not_used_for_a_local_broker(
 # -- a real process
 
 
-def test_help_has_an_example_for_each_command(pairbus: Run) -> None:
-    for command in ("list", "show", "delete", "export"):
-        assert f"  pairbus entities {command}" in pairbus("entities", command, "--help").out
-    for kind in ("queue", "topic", "subscription", "rule"):
-        text = pairbus("entities", "create", kind, "--help").out
-        assert f"  pairbus entities create {kind}" in text
-    assert "Exit codes: 0 success, 1 the namespace refused" in pairbus("entities").out
-
-
 def test_a_process_prints_its_answer_and_no_warnings(broker: Broker, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "default", "-m", "pairbus", "entities", "list", "queues"],

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
+from azure.core.exceptions import AzureError
 
-from pairbus.cli.administration import administration_client, answer_text
+from pairbus.cli.administration import administration_client, explain_answers
 from pairbus.cli.pair.syphon_live import make_progress
 from pairbus.cli.pair.syphon_progress import (
     COUNT_SECONDS,
@@ -36,7 +36,7 @@ from pairbus.cli.pair.targets import (
 )
 from pairbus.cli.shared_options import AS_JSON, flatten_options, option
 from pairbus.cli.signals import graceful_stop
-from pairbus.cli.target import Target, login_failure, why_unreachable
+from pairbus.cli.target import Target, why_unreachable
 from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra
 from pairbus.spark.session import check_session, require_spark, syphon_session
 from pairbus.syphon.discovery import ListedQueues, backlog_queues, namespace_of
@@ -310,18 +310,10 @@ def _serve_metrics(
 def _list_once(list_queues: ListedQueues, secondary: Target) -> list[str]:
     """Fails early if the secondary does not answer or refuses: Spark takes long to start."""
     try:
-        return list_queues()
-    except ClientAuthenticationError as error:
-        text = login_failure(error, secondary) or f"the secondary {secondary.rejection('Manage')}"
-        raise NamespaceError(text) from error
-    except AzureError as error:
-        if isinstance(error, HttpResponseError):
-            reason = answer_text(error, secondary)
-        else:
-            reason = why_unreachable(error)
-        raise NamespaceError(
-            f"cannot list the queues of the secondary {secondary.address}: {reason}"
-        ) from error
+        with explain_answers(secondary, "the list of queues"):
+            return list_queues()
+    except NamespaceError as error:
+        raise NamespaceError(f"the secondary: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
