@@ -41,8 +41,7 @@ class MachineBroker(BrokerProcess):
         variables["MACHINE_FAULTS"] = str(control)
         # The broker works in its folder; `module` may be one of the tests.
         variables["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
-        super().__init__(name, folder, variables=variables)
-        self._module = module
+        super().__init__(name, folder, variables=variables, module=module)
         self._disk = Disk(self.data)
         self.data.mkdir(mode=0o700)
 
@@ -51,11 +50,6 @@ class MachineBroker(BrokerProcess):
         self._disk = Disk.holding(self.data)
         self._log.unlink(missing_ok=True)
         super().start()
-
-    def spawn(
-        self, arguments: Any, variables: Any = None, *, module: str = "", first_line: Any = None
-    ) -> None:
-        super().spawn(arguments, variables, module=self._module, first_line=first_line)
 
     def fail(
         self, *, clock_offset_seconds: int = 0, is_disk_full: bool = False, sync_ms: int = 0

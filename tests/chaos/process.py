@@ -1,108 +1,155 @@
-"""A broker in a process of its own, on a port that outlives it: it can be killed and come back."""
+"""A broker in a process of its own, on a port that outlives it: it can be killed and come back. And
+clients that work until it is killed.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import select
-import signal
-import subprocess
+import random
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from azure.servicebus import ServiceBusClient
+
+from pairbus.demo import processes
+
 NAMESPACE = "chaos"
 READY_SECONDS_MAX = 60.0
+ANSWER_SECONDS_MAX = 30
 
 
-class BrokerProcess:
-    """`python -m pairbus broker` on one data folder; started, killed and started again."""
+class BrokerProcess(processes.BrokerProcess):
+    """Started, killed and started again. `start` waits until it is ready."""
 
     def __init__(
         self,
         folder: Path,
         queues: Mapping[str, Mapping[str, Any]],
+        topics: Sequence[Mapping[str, Any]] = (),
         *,
         data: Path | None = None,
         module: str = "pairbus",
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        self.data = data or folder / "data"
-        self._module = module
-        self._variables = {**os.environ, **(variables or {})}
-        self.log = folder / "broker.log"
-        self.port = 0
-        """The system picks one at the first start, and later starts use it again."""
-        self.connection_string = ""
-        self._config = folder / "Config.json"
         listed = [{"Name": name, "Properties": dict(settings)} for name, settings in queues.items()]
-        namespaces = [{"Name": NAMESPACE, "Queues": listed}]
-        self._config.write_text(json.dumps({"UserConfig": {"Namespaces": namespaces}}))
-        self._process: subprocess.Popen[str] | None = None
+        # The broker works in its folder; `module` may be one of the tests.
+        path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+        super().__init__(
+            NAMESPACE,
+            folder,
+            {"Queues": listed, "Topics": list(topics)},
+            variables={"PYTHONPATH": path, **(variables or {})},
+            module=module,
+        )
+        self.data = data or folder / "data"
 
     def start(self) -> None:
-        prefix, deadline = f"{NAMESPACE} ready: ", time.monotonic() + READY_SECONDS_MAX
-        while True:
-            self.spawn()
-            line = self._first_line()
-            if line.startswith(prefix):
-                break
-            log = self.log.read_text()
-            # While it was down, somebody else may have got its port for a moment.
-            is_taken = "already in use" in "".join(log.splitlines()[-1:])
-            may_try_again = is_taken and time.monotonic() < deadline
-            assert may_try_again, f"it said {line!r}; its log:\n{log}"
-            self._end(signal.SIGKILL)
-            time.sleep(0.5)
-        self.connection_string = line.removeprefix(prefix)
-        self.port = int(self.connection_string.partition(";")[0].rpartition(":")[2])
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        self.start_soon()
+        while not self.is_ready:
+            assert time.monotonic() < deadline, "the broker did not start"
+            if self.has_ended:
+                # While it was down, somebody else may have got its port for a moment.
+                assert "already in use" in self.exit_message, self.exit_message
+                time.sleep(0.5)
+                self.start_soon()
+            time.sleep(0.01)
 
-    def spawn(self) -> None:
-        """Starts it without waiting until it is ready."""
-        command = [sys.executable, "-m", self._module, "broker", "--data", str(self.data)]
-        command += ["--config", str(self._config), "--namespace", f"{NAMESPACE}:{self.port}"]
-        command += ["--allow-faults"]
-        with self.log.open("a") as log:
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._variables
-            )
-
-    def _first_line(self) -> str:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], READY_SECONDS_MAX)
-        return self._process.stdout.readline().strip() if ready else ""
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+    def start_soon(self) -> None:
+        """Without waiting until it is ready."""
+        super().kill()
+        super().start()
 
     def kill(self) -> None:
-        """By SIGKILL: no handler runs."""
-        self._end(signal.SIGKILL)
+        """By SIGKILL: no handler runs. Its connection string is the same after the next start."""
+        text = self.connection_string
+        super().kill()
+        self.connection_string = text
 
     def stop(self) -> int:
         """By SIGTERM, as an operator would; returns the exit code."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: signal.Signals) -> int:
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return 0
-        process.send_signal(number)
-        try:
-            code = process.wait(READY_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
-        finally:
-            assert process.stdout is not None
-            process.stdout.close()
+        self.request_stop()
+        code = process.wait(READY_SECONDS_MAX)
+        self.kill()
         return code
 
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+
+Work = Callable[[ServiceBusClient, random.Random], None]
+
+
+class KilledTraffic(ABC):
+    """The clients of all rounds, and what they remember from one round to the next."""
+
+    LIFE_SECONDS = (0.0, 0.5)
+    """From the first acknowledgement of a life to its end."""
+    EARLY_KILLS = 0.0
+    """The share of brokers that are killed while the clients still connect."""
+
+    def __init__(self, seed: int) -> None:
+        self.mistakes: list[str] = []
+        self._random = random.Random(seed)
+        self._count = 0
+        self._count_lock = threading.Lock()
+        self.is_flowing = threading.Event()
+
+    @abstractmethod
+    def workers(self) -> Sequence[Work]: ...
+
+    @abstractmethod
+    def restarted(self) -> None:
+        """A new life of the broker begins: it has no locks."""
+
+    def next_numbers(self, count: int = 1) -> range:
+        with self._count_lock:
+            self._count += count
+            return range(self._count - count, self._count)
+
+    def run(self, broker: BrokerProcess) -> None:
+        """One broker process, from its start until it is killed."""
+        broker.start()
+        self.restarted()
+        self.is_flowing.clear()
+        killed = threading.Event()
+        threads = []
+        for work in self.workers():
+            choice = random.Random(self._random.random())
+            client = ServiceBusClient.from_connection_string(
+                broker.connection_string, retry_total=0
+            )
+            arguments = (work, client, choice, killed)
+            threads.append(threading.Thread(target=self._guard, args=arguments, name=work.__name__))
+        for thread in threads:
+            thread.start()
+        if self._random.random() >= self.EARLY_KILLS:
+            self.is_flowing.wait(ANSWER_SECONDS_MAX)
+        time.sleep(self._random.uniform(*self.LIFE_SECONDS))
+        if not broker.is_running:
+            self.mistakes.append(f"the broker ended by itself: {broker.exit_message}")
+        killed.set()
+        broker.kill()
+        for thread in threads:
+            thread.join(ANSWER_SECONDS_MAX + 5)
+            if thread.is_alive():
+                self.mistakes.append(f"{thread.name} does not notice that the broker is gone")
+
+    def _guard(
+        self, work: Work, client: ServiceBusClient, choice: random.Random, killed: threading.Event
+    ) -> None:
+        """Works until the broker is killed; any other error is a bug of the broker."""
+        try:
+            while not killed.is_set():
+                work(client, choice)
+        except Exception as error:
+            # The SDK has many words for a lost connection. Before the kill, none is right.
+            if not killed.is_set():
+                self.mistakes.append(f"{work.__name__} failed before the kill: {error!r}")
+        finally:
+            client.close()

@@ -7,16 +7,12 @@ bodies come and go. After the last round, what the subscriptions hold is compare
 
 from __future__ import annotations
 
-import gc
-import json
 import os
 import random
 import sqlite3
-import threading
 import time
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,12 +22,16 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
 
 from pairbus.demo.account import Account
-from tests.chaos.process import NAMESPACE, BrokerProcess
+from tests.chaos.process import (
+    ANSWER_SECONDS_MAX,
+    NAMESPACE,
+    BrokerProcess,
+    KilledTraffic,
+    Work,
+)
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "10"))
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", "1"))
-LIFE_SECONDS = (0.0, 0.4)
-ANSWER_SECONDS_MAX = 30
 TOPIC = "events"
 EVERY = {"LockDuration": "PT1M", "MaxDeliveryCount": 1_000_000}
 
@@ -54,89 +54,40 @@ SUBSCRIPTIONS: dict[str, tuple[dict[str, Any], list[Any], Callable[[int], bool]]
 }
 
 
-class TopicProcess(BrokerProcess):
-    """With a topic, its subscriptions, and the queue that one of them forwards to."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, {})
-        subscriptions = [
+TOPICS = [
+    {
+        "Name": TOPIC,
+        "Subscriptions": [
             {"Name": name, "Properties": {**EVERY, **settings}, "Rules": rules}
             for name, (settings, rules, _) in SUBSCRIPTIONS.items()
-        ]
-        namespace = {
-            "Name": NAMESPACE,
-            "Queues": [{"Name": "queue"}],
-            "Topics": [{"Name": TOPIC, "Subscriptions": subscriptions}],
-        }
-        self._config.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
+        ],
+    }
+]
 
 
-class Traffic:
+class Traffic(KilledTraffic):
+    LIFE_SECONDS = (0.0, 0.4)
+
     def __init__(self, seed: int) -> None:
+        super().__init__(seed)
         self.ledger = Account()
-        self.mistakes: list[str] = []
-        self._random = random.Random(seed)
-        self._count = 0
-        self._count_lock = threading.Lock()
-        self._is_flowing = threading.Event()
+
+    def workers(self) -> list[Work]:
+        return [self.send, self.send, self.schedule, self.drain]
+
+    def restarted(self) -> None:
+        self.ledger.restart()
 
     def next_messages(self, count: int) -> dict[str, ServiceBusMessage]:
         """Of both kinds: small ones are copied, large ones shared."""
-        with self._count_lock:
-            numbers = range(self._count, self._count + count)
-            self._count += count
         return {
             f"m-{n}": ServiceBusMessage(
                 b"x" * (20 if n % 5 == 0 else 600),
                 message_id=f"m-{n}",
                 application_properties={"n": n},
             )
-            for n in numbers
+            for n in self.next_numbers(count)
         }
-
-    def run(self, broker: BrokerProcess) -> None:
-        """One broker process, from its start until it is killed."""
-        broker.start()
-        self.ledger.restart()
-        self._is_flowing.clear()
-        killed = threading.Event()
-        threads = []
-        for work in (self.send, self.send, self.schedule, self.drain):
-            client = ServiceBusClient.from_connection_string(
-                broker.connection_string, retry_total=0
-            )
-            choice = random.Random(self._random.random())
-            arguments = (work, client, choice, killed)
-            threads.append(threading.Thread(target=self._guard, args=arguments, name=work.__name__))
-        for thread in threads:
-            thread.start()
-        self._is_flowing.wait(ANSWER_SECONDS_MAX)
-        time.sleep(self._random.uniform(*LIFE_SECONDS))
-        if not broker.is_running():
-            self.mistakes.append(f"the broker ended by itself:\n{broker.log.read_text()}")
-        killed.set()
-        broker.kill()
-        for thread in threads:
-            thread.join(ANSWER_SECONDS_MAX + 5)
-            if thread.is_alive():
-                self.mistakes.append(f"{thread.name} does not notice that the broker is gone")
-
-    def _guard(
-        self,
-        work: Callable[[ServiceBusClient, random.Random], None],
-        client: ServiceBusClient,
-        choice: random.Random,
-        killed: threading.Event,
-    ) -> None:
-        """Works until the broker is killed; any other error is a bug of the broker."""
-        try:
-            work(client, choice)
-        except Exception as error:
-            # The SDK has many words for a lost connection. Before the kill, none is right.
-            if not killed.is_set():
-                self.mistakes.append(f"{work.__name__} failed before the kill: {error!r}")
-        finally:
-            client.close()
 
     def send(self, client: ServiceBusClient, choice: random.Random) -> None:
         with client.get_topic_sender(TOPIC) as sender:
@@ -145,7 +96,7 @@ class Traffic:
                 self.ledger.attempt(*batch)
                 sender.send_messages(list(batch.values()), timeout=ANSWER_SECONDS_MAX)
                 self.ledger.acknowledge(*batch)
-                self._is_flowing.set()
+                self.is_flowing.set()
 
     def schedule(self, client: ServiceBusClient, choice: random.Random) -> None:
         """They fall due in this life of the broker or in a later one."""
@@ -216,23 +167,14 @@ def references(data: Path) -> tuple[dict[int, int], dict[int, int]]:
     return claimed, found
 
 
-@pytest.fixture
-def _the_clients_leftovers() -> Iterator[None]:
-    """A client whose broker dies leaves sockets to the garbage collector: collect them here."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
-
-
-@pytest.mark.usefixtures("_the_clients_leftovers")
+@pytest.mark.usefixtures("clients_leftovers")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.req("B-08")
 @pytest.mark.req("B-12")
 def test_a_topic_message_is_on_all_matching_subscriptions_or_on_none(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    broker = TopicProcess(tmp_path)
+    broker = BrokerProcess(tmp_path, {"queue": {}}, TOPICS)
     traffic = Traffic(SEED)
 
     for _ in range(ROUNDS):

@@ -12,12 +12,9 @@ the last round. Three kinds of traffic run at once:
 
 from __future__ import annotations
 
-import gc
 import os
 import random
-import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,7 +29,7 @@ from azure.servicebus import (
 )
 
 from pairbus.demo.account import Account
-from tests.chaos.process import BrokerProcess
+from tests.chaos.process import ANSWER_SECONDS_MAX, BrokerProcess, KilledTraffic, Work
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "20"))
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", "1"))
@@ -42,11 +39,6 @@ QUEUES: dict[str, dict[str, Any]] = {
     "once": {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT1H"},
     "state": {"RequiresSession": True},
 }
-# From the first acknowledgement of a life to its end.
-LIFE_SECONDS = (0.0, 0.5)
-# Some are killed while the clients still connect.
-EARLY_KILLS = 0.15
-ANSWER_SECONDS_MAX = 30
 
 connect = ServiceBusClient.from_connection_string
 
@@ -55,10 +47,11 @@ def a_message(id_: str) -> ServiceBusMessage:
     return ServiceBusMessage(id_.encode() * 8, message_id=id_)
 
 
-class Traffic:
-    """The clients of all rounds and what they remember from one round to the next."""
+class Traffic(KilledTraffic):
+    EARLY_KILLS = 0.15
 
     def __init__(self, seed: int) -> None:
+        super().__init__(seed)
         self.work = Account()
         self.once = Account()
         self.dead_letters: set[str] = set()
@@ -66,63 +59,18 @@ class Traffic:
         self.unanswered: list[str] = []
         self.state_attempted = 0
         self.state_acknowledged = 0
-        self.mistakes: list[str] = []
-        self._random = random.Random(seed)
-        self._count = 0
-        self._count_lock = threading.Lock()
-        self._is_flowing = threading.Event()
 
-    def next_id(self, kind: str) -> str:
-        with self._count_lock:
-            self._count += 1
-            return f"{kind}-{self._count:06d}"
+    def workers(self) -> list[Work]:
+        workers = [self.send, self.send, self.receive, self.receive]
+        return [*workers, self.schedule, self.send_once, self.count_state]
 
-    def run(self, broker: BrokerProcess) -> None:
-        """One broker process, from its start until it is killed."""
-        broker.start()
+    def restarted(self) -> None:
         self.work.restart()
         self.once.restart()
-        self._is_flowing.clear()
-        workers = [self.send, self.send, self.receive, self.receive]
-        workers += [self.schedule, self.send_once, self.count_state]
-        killed = threading.Event()
-        threads = []
-        for work in workers:
-            choice = random.Random(self._random.random())
-            client = connect(broker.connection_string, retry_total=0)
-            arguments = (work, client, choice, killed)
-            threads.append(threading.Thread(target=self._guard, args=arguments, name=work.__name__))
-        for thread in threads:
-            thread.start()
-        if self._random.random() > EARLY_KILLS:
-            self._is_flowing.wait(ANSWER_SECONDS_MAX)
-        time.sleep(self._random.uniform(*LIFE_SECONDS))
-        if not broker.is_running():
-            self.mistakes.append(f"the broker ended by itself:\n{broker.log.read_text()}")
-        killed.set()
-        broker.kill()
-        for thread in threads:
-            thread.join(ANSWER_SECONDS_MAX + 5)
-            if thread.is_alive():
-                self.mistakes.append(f"{thread.name} does not notice that the broker is gone")
 
-    def _guard(
-        self,
-        work: Callable[[ServiceBusClient, random.Random], None],
-        client: ServiceBusClient,
-        choice: random.Random,
-        killed: threading.Event,
-    ) -> None:
-        """Works until the broker is killed; any other error is a bug of the broker."""
-        try:
-            while not killed.is_set():
-                work(client, choice)
-        except Exception as error:
-            # The SDK has many words for a lost connection. Before the kill, none is right.
-            if not killed.is_set():
-                self.mistakes.append(f"{work.__name__} failed before the kill: {error!r}")
-        finally:
-            client.close()
+    def next_id(self, kind: str) -> str:
+        [number] = self.next_numbers()
+        return f"{kind}-{number:06d}"
 
     # --- work -------------------------------------------------------------------------------------
 
@@ -165,7 +113,7 @@ class Traffic:
                         self.work.attempt_removal(id_)
                         receiver.complete_message(message)
                         self.work.acknowledge_removal(id_)
-                        self._is_flowing.set()
+                        self.is_flowing.set()
                     elif dice < 0.88:
                         self.work.give_back(id_)
                         receiver.abandon_message(message)
@@ -225,16 +173,7 @@ def take_all(client: ServiceBusClient, queue: str) -> list[str]:
     return ids
 
 
-@pytest.fixture
-def _the_clients_leftovers() -> Iterator[None]:
-    """A client whose broker dies leaves sockets to the garbage collector: collect them here."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
-
-
-@pytest.mark.usefixtures("_the_clients_leftovers")
+@pytest.mark.usefixtures("clients_leftovers")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.req("B-12")
 @pytest.mark.req("B-10")
@@ -292,7 +231,7 @@ def test_a_broker_killed_while_it_starts_starts_again(tmp_path: Path) -> None:
     choice = random.Random(SEED)
 
     for _ in range(5):
-        broker.spawn()
+        broker.start_soon()
         time.sleep(choice.uniform(0.05, 0.6))
         broker.kill()
     broker.start()

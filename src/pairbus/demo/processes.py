@@ -167,13 +167,16 @@ class BrokerProcess(ChildProcess):
         config: Mapping[str, Any] | None = None,
         *,
         variables: Mapping[str, str] | None = None,
+        module: str = "pairbus",
     ) -> None:
+        """`module`: what runs as the command line."""
         super().__init__(name, folder)
         self._variables = variables
+        self._module = module
         self.connection_string = ""
         """Empty until the broker is ready."""
         self.data = folder / name
-        self._port = 0
+        self.port = 0
         self._config: list[str] = []
         if config is not None:
             path = folder / f"{name}.json"
@@ -190,9 +193,9 @@ class BrokerProcess(ChildProcess):
         return self.data / "certificates" / "ca.pem"
 
     def start(self) -> None:
-        namespace = ["--namespace", f"{self.name}:{self._port}", "--data", str(self.data)]
+        namespace = ["--namespace", f"{self.name}:{self.port}", "--data", str(self.data)]
         options = [*self._config, "--allow-faults", "--log-level", "warning"]
-        self.spawn(["broker", *namespace, *options], self._variables)
+        self.spawn(["broker", *namespace, *options], self._variables, module=self._module)
 
     def kill(self) -> None:
         super().kill()
@@ -201,7 +204,7 @@ class BrokerProcess(ChildProcess):
     def on_line(self, line: str) -> None:
         _, ready, text = line.partition(" ready: ")
         if ready:
-            self._port = int(text.partition(";")[0].rpartition(":")[2])
+            self.port = int(text.partition(";")[0].rpartition(":")[2])
             self.connection_string = text
 
 

@@ -61,7 +61,7 @@ class LocalPair:
         wait_for(lambda: all(b.is_ready for b in self.brokers.values()), "the local brokers")
         for name in LINKS:
             broker = self.brokers[name.rpartition(" ")[2]]
-            self.links[name] = self._network.link_to(_port(broker.connection_string))
+            self.links[name] = self._network.link_to(broker.port)
         return self._pair()
 
     def _pair(self) -> Pair:
@@ -87,10 +87,6 @@ class LocalPair:
         for broker in self.brokers.values():
             broker.kill()
         self._network.close()
-
-
-def _port(connection_string: str) -> int:
-    return int(connection_string.partition(";")[0].rpartition(":")[2])
 
 
 class Worker(ChildProcess):

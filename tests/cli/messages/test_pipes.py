@@ -9,55 +9,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.chaos.process import BrokerProcess
 from tests.cli.conftest import Run
 
 SECONDS = 60
 COUNT = 2000
 
 
-class Process:
-    """A broker that keeps its messages, its port and its policy."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = 0
-        self.text = ""
-        self.start()
-
-    def start(self) -> None:
-        words = ["--namespace", f"n:{self.port}", "--queue", "a", "--queue", "b"]
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", "pairbus", "broker", *words, "--log-level", "error"],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.popen.stdout is not None
-        self.text = self.popen.stdout.readline().partition(" ready: ")[2].strip()
-        self.port = int(re.findall(r":(\d+);", self.text)[0])
-
-    def kill(self) -> None:
-        self.popen.kill()
-        self.popen.communicate()
-
-
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    process = Process(tmp_path_factory.mktemp("broker"))
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path_factory.mktemp("broker"), {"a": {}, "b": {}})
+    process.start()
     yield process
     process.kill()
 
 
 @pytest.fixture(autouse=True)
-def used(broker: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAIRBUS_PRIMARY", broker.text)
+def used(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAIRBUS_PRIMARY", broker.connection_string)
 
 
-def shell(broker: Process, line: str) -> subprocess.CompletedProcess[str]:
+def shell(broker: BrokerProcess, line: str) -> subprocess.CompletedProcess[str]:
     pairbus = f"{sys.executable} -m pairbus"
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", re.sub(r"\bpairbus\b", pairbus, line)],
@@ -74,7 +49,7 @@ def bodies(pairbus: Run, *words: str) -> list[str]:
     return [json.loads(line)["body"] for line in done.out.splitlines()]
 
 
-def test_messages_go_from_pipe_to_pipe(broker: Process, pairbus: Run) -> None:
+def test_messages_go_from_pipe_to_pipe(broker: BrokerProcess, pairbus: Run) -> None:
     done = shell(
         broker,
         "seq 250 | pairbus send a --lines && "
@@ -91,7 +66,7 @@ def test_messages_go_from_pipe_to_pipe(broker: Process, pairbus: Run) -> None:
 
 
 def test_a_broker_that_is_killed_while_dead_letters_are_resubmitted_loses_none(
-    broker: Process, pairbus: Run, stdin: Callable[[bytes], None]
+    broker: BrokerProcess, pairbus: Run, stdin: Callable[[bytes], None]
 ) -> None:
     stdin(b"".join(b"%d\n" % number for number in range(COUNT)))
     assert pairbus("send", "a", "--lines").code == 0
@@ -121,7 +96,7 @@ def test_a_broker_that_is_killed_while_dead_letters_are_resubmitted_loses_none(
 
 @pytest.mark.parametrize("command", ["peek", "receive"])
 def test_watch_goes_on_after_the_broker_was_down(
-    broker: Process, pairbus: Run, command: str
+    broker: BrokerProcess, pairbus: Run, command: str
 ) -> None:
     pairbus("receive", "b", "--all", "--wait", "2s", "--json")
     pairbus("send", "b", "before")
