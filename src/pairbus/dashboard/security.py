@@ -19,11 +19,7 @@ from urllib.parse import parse_qs
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
-
-Scope = dict[str, Any]
-Receive = Callable[[], Any]
-Send = Callable[[dict[str, Any]], Any]
-App = Callable[[Scope, Receive, Send], Any]
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE: Final = "pairbus_session"
 SESSION: Final = "pairbus.session"
@@ -87,7 +83,7 @@ class Sessions:
 class Guard:
     """Checks every request before the page sees it, and adds security headers to every answer."""
 
-    def __init__(self, app: App, access: Access, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, access: Access, sessions: Sessions) -> None:
         self._app = app
         self._access = access
         self._sessions = sessions
@@ -146,8 +142,8 @@ class Guard:
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
             return
 
-        async def checked_receive() -> dict[str, Any]:
-            event: dict[str, Any] = await receive()
+        async def checked_receive() -> Message:
+            event = await receive()
             if needs_session and not self._sessions.is_open(session):
                 if event["type"] != "websocket.disconnect":
                     await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
@@ -271,7 +267,7 @@ def _with_headers(send: Send, access: Access, host: str) -> Send:
     started: dict[str, Any] = {}
     body = bytearray()
 
-    async def wrapped(event: dict[str, Any]) -> None:
+    async def wrapped(event: Message) -> None:
         if event["type"] == "http.response.start":
             headers = MutableHeaders(raw=list(event["headers"]))
             headers.update(added)
