@@ -12,7 +12,6 @@ from nicegui import ui
 from pairbus.cli.output import format_duration
 from pairbus.cli.parse import parse_positive_duration
 from pairbus.dashboard.live import Live
-from pairbus.dashboard.panels import Viewer
 from pairbus.dashboard.readings import Readings
 from pairbus.dashboard.widgets import Row, Table, confirm, in_thread, panel, set_text, text
 from pairbus.errors import UsageError
@@ -29,7 +28,7 @@ CLOSES_PORT: Final = ("unreachable", "restart")
 
 
 class FaultPanel:
-    def __init__(self, live: Live, viewer: Viewer, who: str) -> None:
+    def __init__(self, live: Live, who: str) -> None:
         self._live, self._who = live, who
         self._roles = [role for role, target in live.targets.items() if target.is_local]
         self._is_shown = bool(self._roles)

@@ -118,12 +118,12 @@ class Page:
             self._backlog = BacklogPanel(self)
             self._build_charts()
             self._timeline = TimelinePanel(self)
-            self._clients = ClientPanel(self)
-            self._cost = CostPanel(self)
+            self._clients = ClientPanel()
+            self._cost = CostPanel()
             self._browser = MessageBrowser(self._live, self, self._who)
-            self._entities = EntityPanel(self, self._browser.open)
+            self._entities = EntityPanel(self._browser.open)
             self._browser.build()
-            self._faults = FaultPanel(self._live, self, self._who)
+            self._faults = FaultPanel(self._live, self._who)
             self._unknown = text("p", "", "unknown-note")
 
     def _addresses(self) -> list[str]:

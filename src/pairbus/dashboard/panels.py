@@ -120,7 +120,7 @@ class TimelinePanel:
 
 
 class ClientPanel:
-    def __init__(self, viewer: Viewer) -> None:
+    def __init__(self) -> None:
         with panel("Clients and syphons", "clients"):
             self._table = Table(
                 "Clients and syphons",
@@ -186,7 +186,7 @@ class ClientPanel:
 class EntityPanel:
     """All entities of both namespaces, those with dead letters first."""
 
-    def __init__(self, viewer: Viewer, on_open: Callable[[str, str, bool], Any]) -> None:
+    def __init__(self, on_open: Callable[[str, str, bool], Any]) -> None:
         self._on_open = on_open
         self._question: tuple[Any, ...] = ()
         """What the table shows, so that a thousand unchanged rows cost nothing."""
@@ -258,7 +258,7 @@ class EntityPanel:
 
 
 class CostPanel:
-    def __init__(self, viewer: Viewer) -> None:
+    def __init__(self) -> None:
         with panel("Cost", "cost"):
             self._table = Table(
                 "Cost", ("", "operations#", "money#"), empty="No process counts its operations."

@@ -125,4 +125,4 @@ def make_app(live: Live, access: Access, sessions: Sessions) -> Any:
         show_welcome_message=False,
         gzip_middleware_factory=None,  # below: the guard must see the text of the page
     )
-    return GZipMiddleware(Guard(app, access, sessions))  # type: ignore[arg-type]
+    return GZipMiddleware(Guard(app, access, sessions))

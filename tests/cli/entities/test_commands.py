@@ -266,24 +266,23 @@ def test_nothing_is_deleted_if_stdin_is_not_a_terminal(
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 3), ("", 1, 3)])
 def test_on_a_terminal_the_question_is_asked(
-    pairbus: Run, broker: Broker, answer: str, code: int, left: int
+    pairbus: Run,
+    broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    code: int,
+    left: int,
 ) -> None:
     screen, terminal = os.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", "entities", "delete", "--all"],
-        stdin=terminal,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
     os.write(screen, f"{answer}\n".encode())
-    _, err = process.communicate(timeout=60)
-    os.close(terminal)
+    with open(terminal, encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        done = pairbus("entities", "delete", "--all")
     os.close(screen)
 
-    assert process.returncode == code
-    assert f"Delete 2 entities of localhost:{broker.port} with all their messages?" in err
-    assert ("nothing was deleted" in err) is (code == 1)
+    assert done.code == code
+    assert f"Delete 2 entities of localhost:{broker.port} with all their messages?" in done.err
+    assert ("nothing was deleted" in done.err) is (code == 1)
     assert len(json.loads(pairbus("entities", "list", "--json").out)) == left
 
 

@@ -1,7 +1,6 @@
 """`pairbus report`: what it prints of a ledger."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -54,15 +53,15 @@ def test_a_gap_is_a_duration(pairbus, folder):
     assert "--gap '10' has no unit" in done.err
 
 
-def test_it_needs_no_java(folder, tmp_path_factory):
-    words = [sys.executable, "-m", "pairbus", "report", "--ledger", str(folder)]
+def test_it_needs_no_java(pairbus, folder, tmp_path_factory, monkeypatch):
     nowhere = str(tmp_path_factory.mktemp("empty"))
-    environment = os.environ | {"JAVA_HOME": nowhere, "PATH": nowhere}
+    monkeypatch.setenv("JAVA_HOME", nowhere)
+    monkeypatch.setenv("PATH", nowhere)
 
-    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    done = pairbus("report", "--ledger", str(folder))
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("106 messages brought home")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("106 messages brought home")
 
 
 def test_without_pyarrow_a_line_says_what_to_install(folder):
