@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pairbus.cli.output import format_count, format_duration
+from pairbus.cli.pair.status_sources import BacklogState
 from pairbus.cost.prices import PriceList
 from pairbus.dashboard.alerts import Alert, Severity, find_alerts
 from pairbus.dashboard.costs import Cost, cost_of
@@ -20,7 +21,6 @@ from pairbus.dashboard.readings import (
     Readings,
 )
 from pairbus.dashboard.rows import (
-    BacklogRow,
     ClientRow,
     EntityRow,
     SyphonRow,
@@ -69,7 +69,7 @@ class Picture:
     waiting: int | None = None
     seconds_to_empty: float | None = None
     alerts: tuple[Alert, ...] = ()
-    backlog: tuple[BacklogRow, ...] | None = None
+    backlog: tuple[BacklogState, ...] | None = None
     backlog_error: str | None = None
     entities: tuple[EntityRow, ...] = ()
     clients: tuple[ClientRow, ...] = ()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pairbus.cli.output import format_count
+from pairbus.cli.pair.status_sources import BacklogState
 from pairbus.dashboard.history import History
-from pairbus.dashboard.readings import SECONDARY, DeadLetterReasons, Readings
+from pairbus.dashboard.readings import SECONDARY, DeadLetterReasons, EntityCounts, Readings
 from pairbus.dashboard.texts import client_name, cut
 
 REASONS_MAX: Final = 3
@@ -16,25 +16,8 @@ REASON_CHARACTERS_MAX: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BacklogRow:
-    queue: str
-    waiting: int
-    dead_letters: int
-    oldest_seconds: float | None
-    destinations: Mapping[str, int]
-    """Shares of what was peeked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntityRow:
+class EntityRow(EntityCounts):
     role: str
-    kind: str
-    path: str
-    active: int | None
-    dead_letters: int | None
-    scheduled: int | None
-    size_bytes: int | None
-    is_backlog: bool
     failed_over_clients: int
     reasons: str
     """Of its dead letters."""
@@ -64,7 +47,8 @@ class SyphonRow:
     brought_home: int
 
 
-def backlog_rows(readings: Readings) -> tuple[BacklogRow, ...] | None:
+def backlog_rows(readings: Readings) -> tuple[BacklogState, ...] | None:
+    """The counts, with what the last peek found of the queues that have messages."""
     counts = readings.backlog_counts()
     if counts is None:
         return None
@@ -75,12 +59,13 @@ def backlog_rows(readings: Readings) -> tuple[BacklogRow, ...] | None:
     for one in sorted(counts, key=lambda each: each.path):
         seen = peeked.get(one.path) if one.active else None
         rows.append(
-            BacklogRow(
+            BacklogState(
                 queue=one.path,
                 waiting=one.active or 0,
                 dead_letters=one.dead_letters or 0,
                 oldest_seconds=None if seen is None else seen.oldest_seconds,
-                destinations={} if seen is None else dict(seen.destinations),
+                peeked=0 if seen is None else seen.peeked,
+                destinations={} if seen is None else seen.destinations,
             )
         )
     return tuple(rows)
@@ -105,7 +90,6 @@ def entity_rows(readings: Readings) -> tuple[EntityRow, ...]:
             dead_letters=one.dead_letters,
             scheduled=one.scheduled,
             size_bytes=one.size_bytes,
-            is_backlog=one.is_backlog,
             reasons=reasons_text(reasons.get((role, one.path))) if one.dead_letters else "",
             failed_over_clients=0 if role == SECONDARY else failed_over.get(one.path.lower(), 0),
         )
