@@ -37,7 +37,7 @@ from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.namespace_options import Limits, NamespaceOptions
 from pairbus.broker.links.amqp_connection import AmqpConnection
 from pairbus.broker.namespace import Namespace
-from pairing_ends import DISABLED, QUEUE, Ends
+from pairing_ends import DISABLED, QUEUE, SHELLS, Ends, done
 from syphon_stage import backlog_message, data_section
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -189,52 +189,37 @@ def _receive_all(client: Client, receiver: Link, arrived: list[int]) -> None:
 # --- the client: an SDK that stops short of the wire ----------------------------------------------
 
 
-def client_calls(ends: Ends) -> dict[str, float]:
-    client = ends.unpaired(retry_total=0)
-    client.pair_namespace(ends.options())
+async def client_calls(ends: Ends, name: str) -> dict[str, float]:
+    """Of one shell. The messages of a batch are counted in the blocking one."""
+    shell = ends.shell(name)
+    client = shell.unpaired(retry_total=0)
+    await done(client.pair_namespace(shell.options()))
+    senders = {
+        "a healthy": client.get_queue_sender(QUEUE),
+        "a diverted": client.get_queue_sender(DISABLED),
+    }
+    for sender in senders.values():
+        await done(sender.send_messages(_message()))
     found: dict[str, float] = {}
-    with client.get_queue_sender(QUEUE) as healthy, client.get_queue_sender(DISABLED) as diverted:
-        healthy.send_messages(_message())
-        diverted.send_messages(_message())
-        with _without_wire(azure.servicebus._base_handler.BaseHandler, lambda *_, **__: None):
-            for name, sender in (("a healthy", healthy), ("a diverted", diverted)):
-                messages, counter = [_message() for _ in range(SENDS)], CallCounter()
-                with counter:
-                    for message in messages:
-                        sender.send_messages(message)
-                found[f"client: {name} send, blocking"] = counter.count / SENDS
-                messages, counter = [_message() for _ in range(BATCH)], CallCounter()
-                with counter:
-                    batch = sender.create_message_batch()
-                    for message in messages:
-                        batch.add_message(message)
-                    sender.send_messages(batch)
-                found[f"client: a message of {name} batch"] = counter.count / BATCH
-    client.close()
-    return found
-
-
-async def asyncio_client_calls(ends: Ends) -> dict[str, float]:
-    client = ends.aio_unpaired(retry_total=0)
-    await client.pair_namespace(ends.aio_options())
-    found: dict[str, float] = {}
-
-    async def nothing(*_: Any, **__: Any) -> None: ...
-
-    async with (
-        client.get_queue_sender(QUEUE) as healthy,
-        client.get_queue_sender(DISABLED) as diverted,
-    ):
-        await healthy.send_messages(_message())
-        await diverted.send_messages(_message())
-        with _without_wire(azure.servicebus.aio._base_handler_async.BaseHandler, nothing):
-            for name, sender in (("a healthy", healthy), ("a diverted", diverted)):
-                messages, counter = [_message() for _ in range(SENDS)], CallCounter()
-                with counter:
-                    for message in messages:
-                        await sender.send_messages(message)
-                found[f"client: {name} send, asyncio"] = counter.count / SENDS
-    await client.close()
+    with _without_wire(name):
+        for kind, sender in senders.items():
+            messages, counter = [_message() for _ in range(SENDS)], CallCounter()
+            with counter:
+                for message in messages:
+                    await done(sender.send_messages(message))
+            found[f"client: {kind} send, {name}"] = counter.count / SENDS
+            if name != "blocking":
+                continue
+            messages, counter = [_message() for _ in range(BATCH)], CallCounter()
+            with counter:
+                batch = sender.create_message_batch()
+                for message in messages:
+                    batch.add_message(message)
+                sender.send_messages(batch)
+            found[f"client: a message of {kind} batch"] = counter.count / BATCH
+    for sender in senders.values():
+        await done(sender.close())
+    await done(client.close())
     return found
 
 
@@ -243,7 +228,16 @@ def _message() -> ServiceBusMessage:
 
 
 @contextlib.contextmanager
-def _without_wire(handler: Any, instead: Any) -> Iterator[None]:
+def _without_wire(shell: str) -> Iterator[None]:
+    def nothing(*_: Any, **__: Any) -> None: ...
+
+    async def nothing_asyncio(*_: Any, **__: Any) -> None: ...
+
+    handler: Any = azure.servicebus._base_handler.BaseHandler
+    instead: Any = nothing
+    if shell == "asyncio":
+        handler = azure.servicebus.aio._base_handler_async.BaseHandler
+        instead = nothing_asyncio
     before = handler._do_retryable_operation
     handler._do_retryable_operation = instead
     try:
@@ -288,8 +282,8 @@ def measure() -> dict[str, float]:
         with ends.administration() as administration:
             administration.create_queue(DISABLED, status="Disabled")
         found |= syphon_calls(ends)
-        found |= client_calls(ends)
-        found |= asyncio.run(asyncio_client_calls(ends))
+        for shell in SHELLS:
+            found |= asyncio.run(client_calls(ends, shell))
     return {name: round(calls, 1) for name, calls in found.items()}
 
 
