@@ -1,9 +1,9 @@
 """The message client of a command, and its errors in one line.
 
 Messages are sent, peeked at and copied as bytes, by the client that the syphon uses: the SDK cannot
-set a property's AMQP type, so its copies would differ from the original. Sessions and
-receive-and-delete use the SDK. Both raise the SDK's errors. This module turns them into
-NamespaceError or UsageError, with the entity and the namespace in the text.
+set a property's AMQP type, so its copies would differ from the original. Sessions use the SDK. Both
+raise the SDK's errors. This module turns them into NamespaceError or UsageError, with the entity
+and the namespace in the text.
 
 The SDK takes half a second to load, so it is imported when a command connects, not for `--help`.
 """
@@ -64,7 +64,7 @@ def sdk_client(target: Target, kind: Any = None) -> Any:
             # With it, the SDK uses WebSocket.
             settings["custom_endpoint_address"] = f"sb://{target.address}"
             if find_spec("websocket") is None:
-                what = "receiving from a session or with --delete, over TLS to a port,"
+                what = "receiving from a session over TLS to a port"
                 raise MissingExtra(what, package="websocket-client", extra="cli")
         if isinstance(target.verify, str):
             settings["connection_verify"] = target.verify

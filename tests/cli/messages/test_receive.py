@@ -129,12 +129,15 @@ def test_messages_can_be_dead_lettered(pairbus: Run, queue: str) -> None:
 
 
 def test_messages_can_be_received_and_deleted(pairbus: Run, queue: str) -> None:
-    sent(pairbus, queue, 2, "-p", "n:int=5")
+    when = {"type": "timestamp", "value": "2030-01-01T00:00:00.000Z"}
+    sent(pairbus, queue, 3, "-p", "n:int=5", "-p", f"when:timestamp={when['value']}")
 
     [form] = forms(pairbus("receive", queue, "--delete", "--json").out)
 
-    assert (form["body"], form["applicationProperties"]) == ("body 0", {"n": 5})
-    assert left(pairbus, queue) == ["body 1"]
+    assert (form["body"], form["applicationProperties"]) == ("body 0", {"n": 5, "when": when})
+    assert left(pairbus, queue) == ["body 1", "body 2"]
+    rest = pairbus("receive", queue, "--delete", "--all", "--wait", "1s", "--json")
+    assert [form["body"] for form in forms(rest.out)] == ["body 1", "body 2"]
 
 
 def test_a_subscription_is_received_from(pairbus: Run, queue: str) -> None:
@@ -364,7 +367,7 @@ def test_a_refusal_of_the_namespace_is_one_line(pairbus: Run, queue: str) -> Non
     topic = pairbus("receive", "events")
     assert (topic.code, topic.err.count("\n")) == (1, 1)
     other = os.environ["PAIRBUS_PRIMARY"] + ";EntityPath=other"
-    wrong = pairbus("receive", queue, "--delete", "-c", other)
+    wrong = pairbus("receive", queue, "--next-session", "-c", other)
     assert (wrong.code, wrong.err.count("\n")) == (2, 1)
 
 

@@ -175,17 +175,11 @@ def _open_source(
     target: Target, path: EntityPath, session: SessionOptions, count: int | None, *, delete: bool
 ) -> Source:
     # Loads the SDK, which takes half a second.
-    from pairbus.cli.messages.sources import FastSource, SdkSource
+    from pairbus.cli.messages.sources import FastSource, SessionSource
 
-    if not session.is_given and not delete:
-        return FastSource(target, path, count=count)
-    return SdkSource(
-        target,
-        path,
-        session_id=session.session_id,
-        next_session=session.next_session,
-        delete=delete,
-    )
+    if session.is_given:
+        return SessionSource(target, path, session_id=session.session_id, delete=delete)
+    return FastSource(target, path, count=count, delete=delete)
 
 
 class _Receive:

@@ -1,7 +1,7 @@
 """Where `receive` takes messages from. A message stays locked until it is settled or released.
 
-Two sources: our own client, which keeps the AMQP types of properties; and the SDK, for sessions and
-for receive-and-delete. This module loads the SDK: import it only to receive.
+Two sources: our own client, which keeps the AMQP types of properties; and the SDK, for sessions.
+This module loads the SDK: import it only to receive.
 """
 
 from __future__ import annotations
@@ -12,14 +12,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from azure.core.exceptions import AzureError
-from azure.servicebus import (
-    NEXT_AVAILABLE_SESSION,
-    ServiceBusReceiveMode,
-    ServiceBusSubQueue,
-)
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.cli.entity_path import EntityPath, SubQueue
+from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.message_client import connect, sdk_client
 from pairbus.cli.messages.message_json import MessageJson, Row, amqp_typed, row_of, to_json
 from pairbus.cli.messages.settlement import SettlementAction
@@ -66,12 +62,20 @@ class Source(ABC):
 
 
 class FastSource(Source):
-    def __init__(self, target: Target, path: EntityPath, *, count: int | None) -> None:
+    def __init__(
+        self, target: Target, path: EntityPath, *, count: int | None, delete: bool
+    ) -> None:
         super().__init__()
         self._path = path.path
+        self._deletes = delete
         client = self._stack.enter_context(connect(target))
-        credit = min(count or CREDIT_MAX, CREDIT_MAX)
-        self._receiver = client.receiver(path.path, credit=credit)
+        self._receiver = client.receiver(
+            path.path,
+            credit=min(count or CREDIT_MAX, CREDIT_MAX),
+            mode="receiveAndDelete" if delete else "peekLock",
+            # What is asked for is gone, so not one more than that.
+            at_most=count if delete else None,
+        )
 
     def receive(self, count: int, *, wait_seconds: float) -> list[Locked]:
         received = self._receiver.receive(count, max_wait_seconds=wait_seconds)
@@ -89,6 +93,8 @@ class FastSource(Source):
         self, locked: list[Locked], settlement: SettlementAction, *, reason: str, description: str
     ) -> None:
         handles = [one.handle for one in locked]
+        if self._deletes:
+            return
         if settlement is SettlementAction.DEAD_LETTER:
             self._receiver.dead_letter(handles, reason=reason, description=description)
         elif settlement is SettlementAction.ABANDON:
@@ -101,59 +107,41 @@ class FastSource(Source):
 
     def _release(self, received: list[ReceivedMessage]) -> None:
         with suppress(AzureError):
-            if received:
+            if received and not self._deletes:
                 self._receiver.release(received)
 
 
-class SdkSource(Source):
-    """For sessions and for receive-and-delete."""
-
+class SessionSource(Source):
     waits_while_opening = True
 
     def __init__(
-        self,
-        target: Target,
-        path: EntityPath,
-        *,
-        session_id: str | None,
-        next_session: bool,
-        delete: bool,
+        self, target: Target, path: EntityPath, *, session_id: str | None, delete: bool
     ) -> None:
+        """Without an id, the next session that is not locked."""
         super().__init__()
         self._deletes = delete
         client = self._stack.enter_context(sdk_client(target))
+        mode = ServiceBusReceiveMode
         settings: dict[str, Any] = {
-            "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE
-            if delete
-            else ServiceBusReceiveMode.PEEK_LOCK
+            "receive_mode": mode.RECEIVE_AND_DELETE if delete else mode.PEEK_LOCK,
+            "session_id": NEXT_AVAILABLE_SESSION if session_id is None else session_id,
         }
-        if session_id is not None or next_session:
-            settings["session_id"] = NEXT_AVAILABLE_SESSION if session_id is None else session_id
-        if path.sub_queue is not None:
-            settings["sub_queue"] = {
-                SubQueue.DEAD_LETTER: ServiceBusSubQueue.DEAD_LETTER,
-                SubQueue.TRANSFER_DEAD_LETTER: ServiceBusSubQueue.TRANSFER_DEAD_LETTER,
-            }[path.sub_queue]
         if path.subscription is None:
             self._receiver = client.get_queue_receiver(path.entity, **settings)
         else:
             self._receiver = client.get_subscription_receiver(
                 path.entity, path.subscription, **settings
             )
-        self._has_session = "session_id" in settings
         self._is_open = False
         self._stack.callback(self._receiver.close)
 
     def receive(self, count: int, *, wait_seconds: float) -> list[Locked]:
-        if not self._has_session and not self._is_open:
-            # Else opening would count as waiting, and a short wait would be a timeout.
-            self._stack.enter_context(self._receiver)
         try:
             found = self._receiver.receive_messages(
                 max_message_count=count, max_wait_time=max(wait_seconds, 0.01)
             )
         except OperationTimeoutError:
-            if self._has_session and not self._is_open:
+            if not self._is_open:
                 return []  # no session has a message
             raise
         self._is_open = True
@@ -162,9 +150,7 @@ class SdkSource(Source):
     def settle(
         self, locked: list[Locked], settlement: SettlementAction, *, reason: str, description: str
     ) -> None:
-        if self._deletes:
-            return
-        for one in locked:
+        for one in [] if self._deletes else locked:
             if settlement is SettlementAction.DEAD_LETTER:
                 self._receiver.dead_letter_message(
                     one.handle, reason=reason, error_description=description
