@@ -283,8 +283,10 @@ def test_a_second_broker_on_the_same_file_is_an_error(
 
 
 def test_a_file_of_a_newer_version_is_an_error(error_of: ErrorOf, tmp_path: Path) -> None:
-    (tmp_path / "pairbus-data").mkdir()
-    with closing(sqlite3.connect(tmp_path / "pairbus-data" / "local.db")) as file:
+    folder = tmp_path / "pairbus-data"
+    with Broker(name="local", data=folder):
+        pass
+    with closing(sqlite3.connect(folder / "local.db")) as file:
         file.execute("PRAGMA user_version = 1000000")
 
     error = error_of(code=1)
