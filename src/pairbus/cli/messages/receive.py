@@ -7,12 +7,17 @@ settled are released.
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import re
+import stat
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import count as counting
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,8 +25,9 @@ import typer
 
 from pairbus.cli.entity_path import EntityPath, parse_entity_path
 from pairbus.cli.message_client import explain_errors
+from pairbus.cli.messages.message_json import MessageJson
 from pairbus.cli.messages.settlement import SettlementAction, SettlementOptions
-from pairbus.cli.messages.writing import Write, writer
+from pairbus.cli.messages.table import print_message
 from pairbus.cli.output import format_count, print_json, progress, was_or_were
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.shared_options import (
@@ -36,7 +42,7 @@ from pairbus.cli.shared_options import (
 from pairbus.cli.signals import Stop, graceful_stop
 from pairbus.cli.target import Target
 from pairbus.cli.watch import Outages
-from pairbus.errors import NamespaceError, UsageError
+from pairbus.errors import NamespaceError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from pairbus.cli.messages.sources import Locked, Source
@@ -45,6 +51,8 @@ _SLICE_SECONDS: Final = 0.5
 """A wait is split into slices of this length, so that a signal is noticed soon."""
 _BATCH_MAX: Final = 100
 _WAIT: Final = "5s"
+
+Write = Callable[[list[MessageJson]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +160,7 @@ def receive(
             "--watch cannot be combined with --session-id, --next-session or --abandon, which keep "
             "messages locked"
         )
-    write = writer(output_dir, as_json=as_json)
+    write = _writer(output_dir, as_json=as_json)
     # A progress bar between messages on the same screen would be unreadable.
     is_bar_shown = output_dir is not None or not sys.stdout.isatty()
     with explain_errors(target, path, right="Listen"):
@@ -290,3 +298,62 @@ def _print_summary(
     elif not as_json:
         verb = settlement if settlement is SettlementAction.DEAD_LETTER else "received"
         print(f"{verb} {format_count(done)} of {path.description}", file=sys.stderr)
+
+
+# -- writing so that a message can be settled: nothing is lost if the machine stops --------------
+
+
+def _writer(folder: Path | None, *, as_json: bool) -> Write:
+    """A function that writes messages to stdout, or into a folder. Raises UsageError."""
+    if folder is None:
+        return lambda messages: _print(messages, as_json=as_json)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot create --output-dir {folder}: {error.strerror}") from error
+    return lambda messages: _write_files(folder, messages)
+
+
+def _print(messages: list[MessageJson], *, as_json: bool) -> None:
+    """When this returns, the reader has the messages; if stdout is a file, the disk has them."""
+    try:
+        for message in messages:
+            print_message(message, as_json=as_json)
+        sys.stdout.flush()
+        with suppress(AttributeError, ValueError):  # not a real file, in a test or a notebook
+            if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
+                os.fsync(sys.stdout.fileno())
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot write to stdout: {error.strerror}") from error
+
+
+def _write_files(folder: Path, messages: list[MessageJson]) -> None:
+    """When this returns, the disk has the files and their names. Raises OutputError."""
+    try:
+        for message in messages:
+            _write_file(folder, message)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise OutputError(f"cannot write to --output-dir {folder}: {error.strerror}") from error
+
+
+def _write_file(folder: Path, message: MessageJson) -> None:
+    """Named by the sequence number. Never overwrites a file."""
+    number = re.sub(r"\W", "_", str(message.get("sequenceNumber")))
+    for attempt in counting(1):
+        name = f"{number}.json" if attempt == 1 else f"{number}.{attempt}.json"
+        try:
+            with (folder / name).open("x", encoding="utf-8") as file:
+                json.dump(message, file, ensure_ascii=False, indent=2)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            return
+        except FileExistsError:
+            continue
