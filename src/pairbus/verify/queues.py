@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from azure.core.exceptions import AzureError, ResourceNotFoundError
+from azure.core.exceptions import AzureError
 
-from pairbus.cli.administration import EntityKind, administration, administration_client
+from pairbus.cli.administration import (
+    Administration,
+    EntityKind,
+    EntityNotFound,
+    administration,
+)
 from pairbus.cli.entity_path import EntityPath, SubQueue
 from pairbus.cli.message_client import connect, peek_messages
 from pairbus.cli.target import Target
@@ -51,15 +55,18 @@ class RunQueues:
             admin.create(EntityKind.QUEUE, (self.with_sessions,), requires_session=True, **settings)
 
     def delete(self) -> None:
-        with suppress(Exception), administration_client(self._primary) as admin:
+        with suppress(Exception), administration(self._primary) as admin:
             for queue in (self.plain, self.with_sessions):
-                admin.delete_queue(queue)
+                admin.delete(EntityKind.QUEUE, (queue,))
 
     # --- counting ---------------------------------------------------------------------------------
 
     def backlog(self) -> int | None:
         """The messages in the backlog queues; None if the secondary does not answer."""
-        with suppress(Exception), _administration(self._secondary) as admin:
+        with (
+            suppress(Exception),
+            administration(self._secondary, seconds=_ANSWER_SECONDS) as admin,
+        ):
             return sum(each.total_message_count or 0 for each in self._backlog_queues(admin))
         return None
 
@@ -70,11 +77,11 @@ class RunQueues:
         """
         with (
             suppress(Exception),
-            _administration(self._primary) as here,
-            _administration(self._secondary) as there,
+            administration(self._primary, seconds=_ANSWER_SECONDS) as here,
+            administration(self._secondary, seconds=_ANSWER_SECONDS) as there,
         ):
             own = [
-                here.get_queue_runtime_properties(queue)
+                here.get_counts(EntityKind.QUEUE, (queue,))
                 for queue in (self.plain, self.with_sessions)
             ]
             return sum(
@@ -82,10 +89,12 @@ class RunQueues:
             )
         return None
 
-    def _backlog_queues(self, admin: Any) -> Iterator[Any]:
-        for each in admin.list_queues_runtime_properties():
-            if each.name.lower().startswith(self._backlog_prefix):
-                yield each
+    def _backlog_queues(self, admin: Administration) -> list[Any]:
+        return [
+            each
+            for each in admin.all_counts(EntityKind.QUEUE)
+            if each.name.lower().startswith(self._backlog_prefix)
+        ]
 
     # --- what is left -----------------------------------------------------------------------------
 
@@ -99,20 +108,20 @@ class RunQueues:
             try:
                 self._read_what_is_left(journal)
                 return
-            except AzureError as error:
+            except (AzureError, NamespaceError) as error:
                 if is_last:
                     raise NamespaceError(f"cannot read what is left: {error}") from error
                 time.sleep(1)
 
     def _read_what_is_left(self, journal: Journal) -> None:
         for target in (self._primary, self._secondary):
-            with administration_client(target) as admin:
-                found = list(self._backlog_queues(admin))
+            with administration(target) as admin:
+                found = self._backlog_queues(admin)
                 if target is self._primary:
                     for queue in (self.plain, self.with_sessions):
                         # A namespace that loses even the queue must not end the account.
-                        with suppress(ResourceNotFoundError):
-                            found.append(admin.get_queue_runtime_properties(queue))
+                        with suppress(EntityNotFound):
+                            found.append(admin.get_counts(EntityKind.QUEUE, (queue,)))
             with connect(target) as client:
                 for each in found:
                     # As bytes: the SDK cannot peek at all sessions of a queue.
@@ -131,14 +140,6 @@ class RunQueues:
             message_id = str(message.field(0))
             if message_id.startswith(f"{self._run}-"):
                 journal.write(fact, message_id)
-
-
-@contextmanager
-def _administration(target: Target) -> Iterator[Any]:
-    """A client that does not wait long."""
-    settings = {"connection_timeout": _ANSWER_SECONDS, "read_timeout": _ANSWER_SECONDS}
-    with administration_client(target, retry_total=0, **settings) as admin:
-        yield admin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
