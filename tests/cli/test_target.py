@@ -242,5 +242,5 @@ def test_the_syphon_takes_every_form_of_a_connection_string(
     done = pairbus("syphon", "--once")
 
     assert done.code == 1
-    assert "the secondary [::1]:" in done.err
+    assert "the secondary: [::1]:" in done.err
     assert "the policy has the Manage right" in done.err
