@@ -98,10 +98,13 @@ def test_a_kill_ends_everything_that_the_child_has_started(tmp_path, monkeypatch
 
 def test_the_dashboard_says_where_it_is(tmp_path):
     port = free_port()
-    nobody = f"Endpoint=sb://localhost:{port};SharedAccessKeyName=a;SharedAccessKey=b"
-    nobody += ";UseDevelopmentEmulator=true"
+    nobody, nowhere = (
+        f"Endpoint=sb://{host}:{port};SharedAccessKeyName=a;SharedAccessKey=b;"
+        "UseDevelopmentEmulator=true"
+        for host in ("localhost", "127.0.0.1")
+    )
     dashboard = DashboardProcess(tmp_path, "east")
-    dashboard.start(nobody, nobody, [f"http://127.0.0.1:{port}/metrics"])
+    dashboard.start(nobody, nowhere, [f"http://127.0.0.1:{port}/metrics"])
     try:
         wait_until(lambda: dashboard.address or dashboard.has_ended)
         assert dashboard.address, dashboard.exit_message
