@@ -207,6 +207,18 @@ def test_a_withdrawn_queue_is_probed_after_its_rest_until_it_answers():
     assert client.status().backlog_queues == QUEUES
 
 
+def test_a_probe_that_fails_after_the_queue_is_back_means_nothing():
+    client = Client()
+    client.fail_over()
+    lose(client, QUEUES[0])
+    client.router.probe_answered(QUEUES[0])
+
+    client.router.probe_failed(QUEUES[0], NOT_YET, now=50.0)
+
+    assert client.status().backlog_queues == QUEUES
+    assert client.router.causes("orders", now=50.0) == Nowhere(DOWN, FULL)
+
+
 def test_an_entity_that_moved_on_stays_where_it_is():
     client = Client()
     client.fail_over()

@@ -94,6 +94,13 @@ def test_times_that_no_time_to_live_made_are_the_applications_own():
         assert NULL not in (there.properties[CREATION], there.properties[ABSOLUTE_EXPIRY])
 
 
+@pytest.mark.req("E-01")
+def test_times_that_a_time_to_live_made_go_with_it():
+    copied = diverted(ServiceBusMessage("x", time_to_live=timedelta(seconds=9)), "q")
+
+    assert (copied.properties.creation_time, copied.properties.absolute_expiry_time) == (None, None)
+
+
 ZONED = NOON.astimezone(timezone(timedelta(hours=5, minutes=30)))
 TIMES = {
     "of UTC": (NOON, NOON_MS),
