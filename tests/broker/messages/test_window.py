@@ -113,6 +113,17 @@ def test_a_returned_message_waits_for_those_before_it_on_the_disk(small):
     assert drain(window) == [2, 3, 4, 5, 9]
 
 
+def test_locked_and_busy_messages_are_passed_over():
+    held = {}
+    window = Window(held, Disk().read, last_committed=0)
+    for sequence in (1, 2, 3):
+        window.arrive(message(sequence), wanted=True)
+    held[1].lock = object()
+    held[2].busy = True
+
+    assert drain(window) == [3]
+
+
 def test_messages_that_vanish_from_the_window_do_not_fill_it_for_ever(monkeypatch):
     monkeypatch.setattr(window_module, "BYTES_MAX", 100)
     disk, held = Disk(), {}
