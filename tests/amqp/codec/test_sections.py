@@ -407,6 +407,7 @@ def test_sections_in_another_order_are_put_in_order_and_nothing_is_lost():
     empty = b"\x00\x53\x73\x45"
 
     assert scan(own + body + properties + header)[0] == header + properties + own + body
+    assert scan(own + properties + body)[0] == properties + own + body
     assert scan(own + empty + body)[0] == own + body
 
 
