@@ -62,17 +62,6 @@ class Node:
             raise LoadError(f"rabbitmqctl: {(done.stderr or done.stdout).strip()[-600:]}")
         return done.stdout.strip()
 
-    def add_vhosts(self, *names: str) -> None:
-        """With all rights in them for the user."""
-        everything = ", ".join(['<<".*">>'] * 3)
-        each = (
-            f'rabbit_vhost:add(<<"{name}">>, <<"bench">>), '
-            f'rabbit_auth_backend_internal:set_permissions(<<"{USER}">>, <<"{name}">>, '
-            f'{everything}, <<"bench">>)'
-            for name in names
-        )
-        self.evaluate(f"{', '.join(each)}.")
-
 
 def install() -> None:
     """Make sure that the package is there; as root, install it without starting the service."""

@@ -202,14 +202,13 @@ def _rates(result: dict[str, Any]) -> report.Table:
     for number, figure in enumerate(result["ways"]):
         cost = figure["cost_us"]
         moving = sum(cost.get(kind, 0.0) for kind in MOVERS)
-        has_parts = "node" not in cost
         parts = [moving, *(cost.get(kind, 0.0) for kind in BROKERS)]
         table.rows.append(
             [
                 figure["title"],
                 report.rate(figure),
                 f"{figure['ratio']:.2f} x" if number else "",
-                *(f"{part:.0f} us" if has_parts else "" for part in parts),
+                *(f"{part:.0f} us" if part else "" for part in parts),
                 f"{sum(cost.values()):.0f} us",
             ]
         )
