@@ -121,7 +121,7 @@ class Shovels:
             shovels.append(f"{{{_erlang(name)}, [{pairs}]}}")
         return (
             "Begun = erlang:system_time(microsecond), "
-            "[ok = rabbit_runtime_parameters:set(<<\"/\">>, <<\"shovel\">>, N, P, none)"
+            '[ok = rabbit_runtime_parameters:set(<<"/">>, <<"shovel">>, N, P, none)'
             f" || {{N, P}} <- [{', '.join(shovels)}]], Begun."
         )
 
@@ -135,8 +135,7 @@ class Shovels:
     def _clear(self) -> None:
         names = ", ".join(_erlang(name) for name in self._names)
         self._target.evaluate(
-            "[rabbit_runtime_parameters:clear(<<\"/\">>, <<\"shovel\">>, N, none)"
-            f" || N <- [{names}]]."
+            f'[rabbit_runtime_parameters:clear(<<"/">>, <<"shovel">>, N, none) || N <- [{names}]].'
         )
 
     def _fill(self, kind: Kind, each: int, size: int) -> None:
