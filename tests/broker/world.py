@@ -114,12 +114,12 @@ class Receiver:
     def sequences(self):
         return [lock.message.sequence for lock in self.locks]
 
-    def can_take(self):
-        return self.credit > 0
+    def room(self):
+        return self.credit
 
-    def deliver(self, message, *, now_ms):
-        self.credit -= 1
-        self.locks.append(self.queue.lock(self.mailbox, message, self.session, now_ms=now_ms))
+    def deliver(self, messages, *, now_ms):
+        self.credit -= len(messages)
+        self.locks += self.queue.lock(self.mailbox, messages, self.session, now_ms=now_ms)
 
     def session_lost(self):
         self.has_lost_session = True

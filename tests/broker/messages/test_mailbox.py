@@ -20,14 +20,15 @@ def message(sequence, session_id=None):
 
 
 class Taker:
-    def __init__(self, credit=10, session=None):
+    def __init__(self, credit=1, session=None):
         self.credit = credit
+        """Not used up, because nothing is delivered."""
         self.session = session
 
-    def can_take(self):
-        return self.credit > 0
+    def room(self):
+        return self.credit
 
-    def deliver(self, message, *, now_ms):
+    def deliver(self, messages, *, now_ms):
         raise AssertionError("a mailbox names the next delivery; it makes none")
 
     session_lost = deliver
@@ -55,7 +56,7 @@ def lock_next(mailbox, consumer, *, until_ms=100):
     found = mailbox.next_delivery()
     assert found is not None
     assert found[0] is consumer
-    return mailbox.lock(found[1], until_ms=until_ms, session=consumer.session)
+    return mailbox.lock(*found[1], until_ms=until_ms, session=consumer.session)
 
 
 # -- tokens -----------------------------------------------------------------------------------
@@ -83,20 +84,29 @@ def test_a_token_is_a_guid_in_the_order_of_dotnet(uuid):
 @pytest.mark.req("B-01")
 def test_receivers_with_credit_take_turns(store):
     mailbox = make(store, sequences=range(1, 5))
-    first, second = Taker(), Taker()
+    first, second = Taker(credit=10), Taker(credit=10)
     for taker in (first, second):
         mailbox.attach()
         mailbox.has_credit(taker)
 
     order = [mailbox.next_delivery() for _ in range(4)]
 
-    assert [(found[0], found[1].sequence) for found in order] == [
+    assert [(found[0], found[1][0].sequence) for found in order] == [
         (first, 1),
         (second, 2),
         (first, 3),
         (second, 4),
     ]
     assert mailbox.next_delivery() is None
+
+
+def test_a_single_receiver_gets_as_many_messages_at_once_as_it_can_take(store):
+    mailbox = make(store, sequences=range(1, 5))
+    mailbox.has_credit(Taker(credit=3))
+
+    given = [[one.sequence for one in mailbox.next_delivery()[1]] for _ in range(2)]
+
+    assert given == [[1, 2, 3], [4]]
 
 
 def test_a_receiver_without_credit_is_skipped_until_it_has_new_credit(store):
@@ -248,4 +258,4 @@ def test_a_session_that_was_released_gives_nothing(store):
 
     mailbox.sessions.release(taker.session)
 
-    assert mailbox.take(taker.session) is None
+    assert mailbox.take(taker.session, 1) == []

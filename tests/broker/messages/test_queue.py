@@ -178,7 +178,7 @@ def test_locks_do_not_outlive_the_broker_and_cost_no_delivery(world):
 def test_receive_and_delete_deletes_before_it_gives(world):
     world.send(encoded())
     mailbox, told = world.queue().main, []
-    message = mailbox.take(None)
+    [message] = mailbox.take(None, 1)
 
     world.queue().remove(mailbox, [message], told.append)
     assert told == []
@@ -191,7 +191,7 @@ def test_receive_and_delete_deletes_before_it_gives(world):
 def test_an_undelivered_message_returns_to_its_place(world):
     world.send(encoded(), encoded())
     mailbox, told = world.queue().main, []
-    message = mailbox.take(None)
+    [message] = mailbox.take(None, 1)
     world.queue().remove(mailbox, [message], told.append)
     world.flush()
 
@@ -376,7 +376,7 @@ def test_a_receive_and_delete_that_the_disk_refuses_keeps_the_message(world):
     world.send(encoded(), encoded())
     told = []
     with world.broken_disk():
-        world.queue().remove(world.queue().main, [world.queue().main.take(None)], told.append)
+        world.queue().remove(world.queue().main, world.queue().main.take(None, 1), told.append)
 
     assert told[0].condition == "amqp:internal-error"
     assert sequences(world.receive(9)) == [1, 2]
@@ -400,7 +400,7 @@ def test_a_message_that_can_neither_be_delivered_nor_put_back_is_not_counted(wor
     """Its deletion is durable already; that is the risk of receive-and-delete."""
     world.send(encoded(), encoded())
     queue = world.queue()
-    message = queue.main.take(None)
+    [message] = queue.main.take(None, 1)
     queue.remove(queue.main, [message], lambda error: None)
     world.flush()
 

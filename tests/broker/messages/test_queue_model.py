@@ -47,9 +47,10 @@ class Deleter(Receiver):
         super().__init__(*arguments, **settings)
         self.got = []
 
-    def deliver(self, message, *, now_ms):
-        self.credit -= 1
-        self.queue.remove(self.mailbox, [message], self._removed, message)
+    def deliver(self, messages, *, now_ms):
+        self.credit -= len(messages)
+        for message in messages:
+            self.queue.remove(self.mailbox, [message], self._removed, message)
 
     def _removed(self, error, message):
         assert error is None

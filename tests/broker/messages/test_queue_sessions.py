@@ -254,7 +254,7 @@ def test_an_undelivered_message_returns_to_its_session(world):
     send(world, "a", "a")
     receiver = world.accept("a")
     queue, told = world.queue(), []
-    message = queue.main.take(receiver.session)
+    [message] = queue.main.take(receiver.session, 1)
     queue.remove(queue.main, [message], told.append)
     world.flush()
     receiver.close()

@@ -37,9 +37,10 @@ class Deleter(Receiver):
 
     stays = True
 
-    def deliver(self, message, *, now_ms):
-        self.credit -= 1
-        self.queue.remove(self.mailbox, [message], self._removed, message)
+    def deliver(self, messages, *, now_ms):
+        self.credit -= len(messages)
+        for message in messages:
+            self.queue.remove(self.mailbox, [message], self._removed, message)
 
     def _removed(self, error, message):
         if error is None and not self.stays:

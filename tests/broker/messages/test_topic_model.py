@@ -169,9 +169,10 @@ class PlainTopic:
 class Deleter(Receiver):
     """In receive-and-delete mode."""
 
-    def deliver(self, message, *, now_ms):
-        self.credit -= 1
-        self.queue.remove(self.mailbox, [message], self.locks.append)
+    def deliver(self, messages, *, now_ms):
+        self.credit -= len(messages)
+        for message in messages:
+            self.queue.remove(self.mailbox, [message], self.locks.append)
 
 
 class TopicMachine(RuleBasedStateMachine):

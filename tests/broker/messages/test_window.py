@@ -32,9 +32,10 @@ class Disk:
 
 def drain(window):
     taken = []
-    while (found := window.take()) is not None:
-        found.lock = object()
-        taken.append(found.sequence)
+    while found := window.take(2):
+        for one in found:
+            one.lock = object()
+            taken.append(one.sequence)
     return taken
 
 
@@ -52,12 +53,21 @@ def test_messages_on_the_disk_are_read_in_order_and_in_portions(small):
     assert disk.reads == [(0, 9, 2), (3, 9, 2), (8, 9, 2)]
 
 
+def test_large_messages_are_taken_a_few_at_a_time(monkeypatch):
+    monkeypatch.setattr(window_module, "TAKE_BYTES", 25)
+    window = Window({}, Disk().read, last_committed=0)
+    for sequence in range(1, 6):
+        window.arrive(message(sequence), wanted=True)
+
+    assert [len(window.take(10)) for _ in range(2)] == [3, 2]
+
+
 def test_an_empty_window_asks_the_disk_once():
     disk = Disk()
     window = Window({}, disk.read, last_committed=7)
 
-    assert window.take() is None
-    assert window.take() is None
+    assert window.take(1) == []
+    assert window.take(1) == []
     assert len(disk.reads) == 1
 
 
@@ -101,7 +111,7 @@ def test_a_returned_message_waits_for_those_before_it_on_the_disk(small):
     disk = Disk(9)
     window = Window({}, disk.read, last_committed=0)
     window.arrive(message(9), wanted=True)
-    lent = window.take()
+    [lent] = window.take(1)
     lent.lock = object()
     for sequence in (3, 4, 5, 2):
         disk.sequences.add(sequence)
@@ -134,7 +144,7 @@ def test_messages_that_vanish_from_the_window_do_not_fill_it_for_ever(monkeypatc
             held.pop(sequence, None)  # expired where it lay
         else:
             disk.sequences.add(sequence)
-            window.take().lock = object()
+            window.take(1)[0].lock = object()
             disk.sequences.discard(sequence)
             held.pop(sequence)
 
@@ -184,16 +194,17 @@ class WindowMachine(RuleBasedStateMachine):
             self.disk.sequences.add(number)
             self.window.arrive(message(number), wanted=wanted)
 
-    @rule()
-    def take(self):
-        expected = next(iter(self.available), None)
+    @rule(count=st.integers(1, 4))
+    def take(self, count):
+        expected = list(self.available)[:count]
 
-        found = self.window.take()
+        found = self.window.take(count)
 
-        assert (found and found.sequence) == expected
-        if found is not None:
-            found.lock = object()
-            self.lent[found.sequence] = found
+        assert [one.sequence for one in found] == expected[: len(found)]
+        assert bool(found) == bool(expected)
+        for one in found:
+            one.lock = object()
+            self.lent[one.sequence] = one
 
     @precondition(lambda self: self.lent)
     @rule(data=st.data())

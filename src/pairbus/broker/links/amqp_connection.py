@@ -56,6 +56,7 @@ logger = logging.getLogger(__name__)
 
 _HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes received but not on the disk yet. Above this, reading pauses."""
+_DELIVERIES_AT_ONCE: Final = 100
 _REQUESTS_MAX: Final = 100
 # Before its first valid token, a client needs two links to `$cbs`, and a few kilobytes.
 _STRANGERS_LINKS_MAX: Final = 8
@@ -252,8 +253,10 @@ class AmqpConnection(asyncio.Protocol):
             self.faulty_transport.count_output(path.entity, size_bytes)
         self.namespace.unsent(self)
 
-    def may_deliver(self, path: Path) -> bool:
-        return self.faulty_transport is None or self.faulty_transport.may_deliver(path.entity)
+    def deliveries_max(self, path: Path) -> int:
+        if self.faulty_transport is None:
+            return _DELIVERIES_AT_ONCE
+        return int(self.faulty_transport.may_deliver(path.entity))  # it counts single messages
 
     def hold(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes

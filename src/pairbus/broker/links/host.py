@@ -28,7 +28,7 @@ class LinkHost(Protocol):
         """The link has written something: flush at the end of this turn."""
 
     def count_output(self, size_bytes: int, path: Path) -> None:
-        """A message goes out."""
+        """Messages go out."""
 
     def hold(self, size_bytes: int) -> None:
         """A received message waits for the disk."""
@@ -36,8 +36,10 @@ class LinkHost(Protocol):
     def release(self, size_bytes: int) -> None:
         """It waits no longer."""
 
-    def may_deliver(self, path: Path) -> bool:
-        """False while a fault on demand keeps the entity's messages back."""
+    def deliveries_max(self, path: Path) -> int:
+        """How many messages may be delivered before `count_output`. 0 while a fault on demand keeps
+        the entity's messages back.
+        """
 
     def add_grant(self, path: Path, grant: Grant) -> None:
         """The client has shown a valid token for the path."""

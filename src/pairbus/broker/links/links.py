@@ -8,6 +8,7 @@ and answers only when the queue says that the change is durable. Requests on `$c
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pairbus.amqp.codec.batches import BATCH_FORMAT, split_batch
@@ -264,34 +265,42 @@ class ReceiverLink:
             self.link.drained()
             self.connection.has_output()
 
-    def can_take(self) -> bool:
+    def room(self) -> int:
         connection = self.connection
-        return (
-            not connection.is_congested
-            and self.link.credit > self._deleting
+        if (
+            connection.is_congested
             # Messages that wait for the disk, or for the client's session window, wait in memory.
-            and self.link.session.outgoing_bytes + self._deleting_bytes < _WINDOW_BYTES_MAX
-            and (self.session is None or not self.session.is_ending)
-            and connection.may_deliver(self.path)
-        )
+            or self.link.session.outgoing_bytes + self._deleting_bytes >= _WINDOW_BYTES_MAX
+            or (self.session is not None and self.session.is_ending)
+        ):
+            return 0
+        return min(self.link.credit - self._deleting, connection.deliveries_max(self.path))
 
-    def deliver(self, message: Message, *, now_ms: int) -> None:
+    def deliver(self, messages: Sequence[Message], *, now_ms: int) -> None:
         self._has_delivered = True
         if self._deletes:
-            # Deleted first, and sent when that is durable. If the process dies in between, the
-            # message is lost, which this mode allows; the other order could deliver it twice.
-            self._deleting += 1
-            self._deleting_bytes += message.size
-            self.queue.remove(self.mailbox, [message], self._deleted, message)
+            for message in messages:
+                self._delete(message)
             return
-        lock = self.queue.lock(self.mailbox, message, self.session, now_ms=now_ms)
-        data = stamped(message, locked_until_ms=lock.until_ms)
-        size = len(data)
-        self._tally.receive += 1 if size <= UNIT_BYTES else units_of(size)
-        self.link.send(lock.token, data, context=lock)
-        if size > LARGE_FROM_BYTES:
-            message.bare = b""
-        self.connection.count_output(size, self.path)
+        link, output_bytes = self.link, 0
+        for lock in self.queue.lock(self.mailbox, messages, self.session, now_ms=now_ms):
+            message = lock.message
+            data = stamped(message, locked_until_ms=lock.until_ms)
+            size = len(data)
+            output_bytes += size
+            self._tally.receive += 1 if size <= UNIT_BYTES else units_of(size)
+            link.send(lock.token, data, context=lock)
+            if size > LARGE_FROM_BYTES:
+                message.bare = b""
+        self.connection.count_output(output_bytes, self.path)
+
+    def _delete(self, message: Message) -> None:
+        """Deleted first, and sent when that is durable. If the process dies in between, the message
+        is lost, which this mode allows; the other order could deliver it twice.
+        """
+        self._deleting += 1
+        self._deleting_bytes += message.size
+        self.queue.remove(self.mailbox, [message], self._deleted, message)
 
     def _deleted(self, error: AmqpError | None, message: Message) -> None:
         self._deleting -= 1

@@ -282,7 +282,7 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Se
         return
     found = []
     for message in messages:
-        lock = queue.lock(mailbox, message, session, now_ms=context.now_ms)
+        [lock] = queue.lock(mailbox, [message], session, now_ms=context.now_ms)
         found.append(
             {
                 "message": stamped(message, locked_until_ms=lock.until_ms),

@@ -122,11 +122,11 @@ class Mailbox:
         if was_active and self.sessions is not None and message.session_id is not None:
             self.sessions.count(message.session_id, -1)
 
-    def take(self, session: MessageSession | None) -> Message | None:
+    def take(self, session: MessageSession | None, count: int) -> list[Message]:
         if session is not None and session.is_ending:
-            return None  # its holder has lost it
+            return []  # its holder has lost it
         window = self._window if session is None else session.window
-        return None if window is None else window.take()
+        return [] if window is None else window.take(count)
 
     def find(self, sequence: int) -> Message | None:
         return self.held.get(sequence) or self._store.read_one(self.counters.mailbox_id, sequence)
@@ -213,19 +213,22 @@ class Mailbox:
         """The consumer has new credit, or room in its buffers again."""
         self._with_credit.setdefault(consumer, None)
 
-    def next_delivery(self) -> tuple[Consumer, Message] | None:
-        """The next message and its consumer. Consumers with credit are served in turn."""
+    def next_delivery(self) -> tuple[Consumer, list[Message]] | None:
+        """The next messages and their consumer. If several consumers have credit, they are served
+        in turn, with one message each.
+        """
         waiting = self._with_credit
         while waiting:  # each round delivers, or removes one consumer
             consumer = next(iter(waiting))
-            if not consumer.can_take():
+            room = consumer.room()
+            if room < 1:
                 del waiting[consumer]
                 continue
-            message = self.take(consumer.session)
-            if message is not None:
+            messages = self.take(consumer.session, room if len(waiting) == 1 else 1)
+            if messages:
                 if len(waiting) > 1:
                     waiting.move_to_end(consumer)
-                return consumer, message
+                return consumer, messages
             if consumer.session is None:
                 return None  # all consumers receive from the same window
             del waiting[consumer]  # its session has no more messages; `arrive` brings it back

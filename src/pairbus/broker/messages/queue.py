@@ -91,26 +91,32 @@ class Queue(Entity):
     def pump(self, mailbox: Mailbox, *, now_ms: int) -> None:
         """Give messages to consumers with credit."""
         while (found := mailbox.next_delivery()) is not None:
-            consumer, message = found
-            if message.expires_ms is not None and lifecycle.is_expired(message, now_ms=now_ms):
-                self.change(mailbox, message, lifecycle.expired(self.description), now_ms=now_ms)
-            else:
-                consumer.deliver(message, now_ms=now_ms)
+            consumer, messages = found
+            expired = [
+                one
+                for one in messages
+                if one.expires_ms is not None and lifecycle.is_expired(one, now_ms=now_ms)
+            ]
+            if expired:
+                messages = [one for one in messages if one not in expired]
+            if messages:
+                consumer.deliver(messages, now_ms=now_ms)
                 self.accessed_ms = now_ms
+            for one in expired:
+                self.change(mailbox, one, lifecycle.expired(self.description), now_ms=now_ms)
 
     def lock(
         self,
         mailbox: Mailbox,
-        message: Message,
+        messages: Sequence[Message],
         session: MessageSession | None,
         *,
         now_ms: int,
-    ) -> Lock:
+    ) -> list[Lock]:
         until_ms = now_ms + self.lock_ms if session is None else session.until_ms
-        lock = mailbox.lock(message, until_ms=until_ms, session=session)
         if session is None:
             self.runtime.expect(until_ms)
-        return lock
+        return [mailbox.lock(one, until_ms=until_ms, session=session) for one in messages]
 
     def complete(
         self,

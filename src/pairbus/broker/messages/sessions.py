@@ -8,7 +8,7 @@ small object; its messages stay on the disk.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from pairbus.broker.message import Message
@@ -20,8 +20,10 @@ class Consumer(Protocol):
 
     session: MessageSession | None
 
-    def can_take(self) -> bool: ...
-    def deliver(self, message: Message, *, now_ms: int) -> None: ...
+    def room(self) -> int:
+        """How many messages it can take now."""
+
+    def deliver(self, messages: Sequence[Message], *, now_ms: int) -> None: ...
     def session_lost(self) -> None: ...
 
 

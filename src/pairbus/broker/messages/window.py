@@ -17,6 +17,7 @@ from pairbus.broker.message import Message
 COUNT_MAX: Final = 1000
 BYTES_MAX: Final = 8 * 1024 * 1024
 READ_COUNT: Final = 500
+TAKE_BYTES: Final = 64 * 1024
 
 Reader = Callable[[int, int, int], list[Message]]
 """(after, upto, count) -> the committed available messages in that range, in order."""
@@ -70,17 +71,25 @@ class Window:
         heappush(self._ready, number)
         return True
 
-    def take(self) -> Message | None:
-        """The first available message, out of the heap but still held in memory."""
-        while self._ready or self._refill():
+    def take(self, count: int) -> list[Message]:
+        """The first available messages, out of the heap but still held in memory: at most `count`,
+        and fewer if they are large.
+        """
+        taken: list[Message] = []
+        size = 0
+        while len(taken) < count and size < TAKE_BYTES:
+            # If reading from the disk fails, what was taken before would not be delivered.
+            if not self._ready and (taken or not self._refill()):
+                break
             message = self._held.get(heappop(self._ready))
             # In the meantime it may have expired, been cancelled or deleted, or been locked by
             # number.
             if message is not None:
                 self._bytes -= message.size
                 if message.lock is None and not message.busy:
-                    return message
-        return None
+                    size += message.size
+                    taken.append(message)
+        return taken
 
     def clear(self) -> None:
         """Forget all messages that are not locked or being changed; the disk has them."""
