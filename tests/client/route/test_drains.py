@@ -89,3 +89,13 @@ def test_an_entity_without_messages_is_forgotten():
     assert take(schedule, now=1.0) == []
     assert schedule.refusal("orders") is None
     assert schedule.next_due(now=1.0) is None
+
+
+def test_an_entity_that_is_being_drained_is_not_forgotten():
+    schedule = DrainSchedule()
+    take(schedule, "orders")
+
+    assert take(schedule) == [], "its last message has just left"
+    assert take(schedule, "orders") == [], "it is still being drained"
+    schedule.ended("orders", now=1.0)
+    assert take(schedule, "orders", now=1.0) == ["orders"]
