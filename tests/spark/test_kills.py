@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = [pytest.mark.spark, pytest.mark.req("X-07"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.req("X-07"), pytest.mark.timeout(900)]
 COUNT = 400
 BATCH = COUNT // 2
 TASKS = 2

@@ -27,7 +27,7 @@ from tests.syphon.stage import Namespace, Stage, backlog_names, copies, firsts, 
 CHUNK = 100
 TASKS = 2
 EACH = 1_200
-LOCK = {"LockDuration": "PT10S", "MaxDeliveryCount": 1_000}
+LOCK_SECONDS = 10
 PATHS = ("orders", "invoices", "unique")
 BACKLOGS = backlog_names(4)
 PRIMARY_QUEUES: dict[str, dict[str, Any]] = {
@@ -40,11 +40,12 @@ LATENCY_SECONDS = 0.1
 
 
 @contextmanager
-def filled_stage(folder: Path) -> Iterator[Stage]:
+def filled_stage(folder: Path, *, lock_seconds: int = LOCK_SECONDS) -> Iterator[Stage]:
     (folder / "primary").mkdir()
     (folder / "secondary").mkdir()
     primary = BrokerProcess(folder / "primary", PRIMARY_QUEUES)
-    secondary = BrokerProcess(folder / "secondary", dict.fromkeys(BACKLOGS, LOCK))
+    backlog = {"LockDuration": f"PT{lock_seconds}S", "MaxDeliveryCount": 1_000}
+    secondary = BrokerProcess(folder / "secondary", dict.fromkeys(BACKLOGS, backlog))
     try:
         primary.start()
         secondary.start()
@@ -94,7 +95,7 @@ class Driver:
         )
         os.close(file)
         try:
-            wait_until(lambda: self._lines()[:1] == ["ready\n"], "ready", 90)
+            wait_until(lambda: self._lines()[:1] == ["ready\n"], "ready")
         except AssertionError:
             raise AssertionError(Path(self._log.name).read_text()) from None
 
@@ -123,7 +124,7 @@ class Driver:
     def end(self) -> None:
         """As an operator would."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0
+        assert self.process.wait(180) == 0
 
     def close(self) -> None:
         below = descendants(self.process.pid)
@@ -182,7 +183,8 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = 180.0) -> Any:
+    """Its first true answer. On a busy machine, Java alone takes a minute to start."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
@@ -215,9 +217,7 @@ def await_empty_backlog(stage: Stage) -> None:
     with stage.client(stage.secondary) as client:
         for queue in BACKLOGS:
             management = client.management(queue)
-            wait_until(
-                lambda management=management: not management.peek(1, 1), f"{queue} is empty", 90
-            )
+            wait_until(lambda management=management: not management.peek(1, 1), f"{queue} is empty")
 
 
 def check(stage: Stage, ledger: Path, *, tasks_killed: int) -> None:

@@ -31,7 +31,7 @@ from tests.syphon.processes import (
 )
 from tests.syphon.stage import Stage, bearer_broker, numbered
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 # An executor for each core, so that one dies and another does not.
 EXECUTORS = "--conf spark.executor.cores=1 --conf spark.executor.memory=512m pyspark-shell"
@@ -89,7 +89,7 @@ def test_spark_submit_runs_the_syphon_with_the_archive_and_without_keys(cluster,
             [*command, "--primary-name", "contoso", "--ledger", str(ledger)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
             cwd=tmp_path,
             env={
                 **os.environ,

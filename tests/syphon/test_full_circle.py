@@ -32,7 +32,7 @@ from pairbus.syphon.runner import SparkRunner
 from tests.pairing.namespaces import Backstage, NamespaceProcess
 from tests.syphon.stage import count
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 EACH = 600
 BATCH = 150

@@ -19,6 +19,7 @@ from pairbus.syphon.message_lines import FOLDER
 from tests.syphon.processes import (
     BACKLOGS,
     EACH,
+    LOCK_SECONDS,
     PATHS,
     TASKS,
     await_arrivals,
@@ -37,12 +38,12 @@ from tests.syphon.stage import Stage, numbered
 
 SENT = [each for path in PATHS for each in numbered(EACH, path)]
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with filled_stage(tmp_path) as made:
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+    with filled_stage(tmp_path, lock_seconds=getattr(request, "param", LOCK_SECONDS)) as made:
         yield made
 
 
@@ -67,6 +68,9 @@ def test_killed_python_workers_are_replaced_and_no_message_is_lost(stage, tmp_pa
 # Spark leaves the pipe to its Java process open.
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+# The ledger does not know which locks a syphon has lost before it was killed. So they are long
+# enough for a busy machine.
+@pytest.mark.parametrize("stage", [30], indirect=True, ids=["locks of 30 s"])
 @pytest.mark.req("S-03", "S-06", "X-02", "X-10")
 def test_of_two_syphons_at_once_one_is_killed_and_the_other_loses_no_message(stage, tmp_path):
     faults = slow_primary(stage, latency_seconds=0.5)
