@@ -26,7 +26,7 @@ from pairbus.broker import (
     SubscriptionDescription,
 )
 from pairbus.errors import BrokerError, ConfigError, StartError
-from tests.pairing.namespaces import wait_until
+from tests.waiting import wait_until
 
 
 def sockets() -> int:

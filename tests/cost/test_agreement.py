@@ -1,7 +1,6 @@
 """Client, syphon and brokers count the same operations, to the unit, through a whole outage."""
 
 import asyncio
-import time
 from datetime import timedelta
 
 import pytest
@@ -18,6 +17,7 @@ from pairbus.fast.address import Address
 from pairbus.syphon.job import Job
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.runner import InProcessRunner
+from tests.waiting import wait_until
 
 SMALL, LARGE = 100, 70_000
 SECONDS = 60.0
@@ -64,8 +64,8 @@ def outage():
                 send_all_kinds(sender)
                 with east.faults.cannot_send("orders"):
                     diverted = send_all_kinds(sender)
-                    wait_for(lambda: primary.pairing.status().pings_sent > 0)
-                wait_for(lambda: not primary.pairing.status().failed_over)
+                    wait_until(lambda: primary.pairing.status().pings_sent > 0)
+                wait_until(lambda: not primary.pairing.status().failed_over)
                 send_all_kinds(sender)
             client = primary.pairing.spent()
         came_home = east.meter.read()
@@ -90,13 +90,6 @@ def outage():
             "diverted": diverted,
             "hosts": [each.host for each in addresses],
         }
-
-
-def wait_for(is_so):
-    until = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def take_all(client, count):

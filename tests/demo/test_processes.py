@@ -3,22 +3,15 @@
 import os
 import signal
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from pairbus.demo.processes import BrokerProcess, ChildProcess, DashboardProcess, free_port
+from tests.waiting import wait_until
 
 SECONDS_MAX = 30
-
-
-def wait_until(is_so):
-    deadline = time.monotonic() + SECONDS_MAX
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def runs(pid):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -25,6 +24,7 @@ from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.fast.tokens import JWT, SAS, Token, sign, source_of
 from tests.fast.world import message, messages, names, send_one, take
+from tests.waiting import wait_until
 
 KEY = AzureNamedKeyCredential(DEFAULT_POLICY_NAME, DEFAULT_KEY)
 
@@ -199,15 +199,6 @@ def test_a_token_is_renewed_while_a_receiver_waits(bearer_broker, clock):
             wait_until(lambda count=count: len(issuer.scopes) > count)
         send_one(other.sender("q"), message("late"))
         assert names(waiting.result(20)) == ["late"]
-
-
-def wait_until(condition, seconds: float = 60.0) -> None:
-    waited = threading.Event()
-    for _ in range(int(seconds / 0.02)):
-        if condition():
-            return
-        waited.wait(0.02)
-    raise AssertionError("it did not happen")
 
 
 def test_a_token_that_cannot_be_renewed_is_tried_again_as_long_as_it_holds(bearer_broker, clock):

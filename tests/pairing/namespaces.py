@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -33,15 +32,6 @@ POLICIES = {
     "sender": ("c2VuZA==", "Send"),
     "listener": ("bGlzdGVu", "Listen"),
 }
-
-
-def wait_until(condition: Callable[[], Any], what: str, *, seconds: float = 60.0) -> Any:
-    """Its first true answer. Asked often, and not for ever."""
-    deadline = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(0.02)
-    return answer
 
 
 def fixed_port() -> int:

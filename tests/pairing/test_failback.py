@@ -9,8 +9,8 @@ import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.events import FailedBack, FailedOver, PingSent
-from tests.pairing.namespaces import wait_until
 from tests.pairing.world import AT_ONCE, SECOND, aliases, ids
+from tests.waiting import wait_until
 
 
 def settled(value, *, seconds: float) -> list:

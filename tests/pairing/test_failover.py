@@ -10,8 +10,8 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.events import Diverted, FailedOver, Throttled
-from tests.pairing.namespaces import wait_until
 from tests.pairing.world import SECOND, aliases, ids
+from tests.waiting import wait_until
 
 
 @pytest.mark.req("A-10", "X-01")

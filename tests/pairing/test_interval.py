@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import PairbusError
 from pairbus.events import FailedOver, PrimaryFailed, Recovered
-from tests.pairing.namespaces import wait_until
+from tests.waiting import wait_until
 
 INTERVAL = timedelta(seconds=4)
 LONG = timedelta(minutes=60)

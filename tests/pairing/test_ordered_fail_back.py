@@ -17,8 +17,8 @@ from pairbus import Outbox, PairingError
 from pairbus.events import Diverted, FailBackDelayed, FailedBack, FailedOver, Returning
 from pairbus.fast.address import Address
 from pairbus.syphon.drain import DrainTask, drain
-from tests.pairing.namespaces import wait_until
 from tests.pairing.world import QUEUES, SECOND
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.req("X-03")
 

@@ -18,9 +18,9 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.events import FailedBack, FailedOver
-from tests.pairing.namespaces import wait_until
 from tests.pairing.shells import SyncShell, bare
 from tests.pairing.world import SECOND, aliases, ids, together
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.alone
 

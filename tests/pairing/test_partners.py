@@ -14,8 +14,8 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.client.sdk.pairing_errors import ClientFaulted
 from pairbus.errors import PairbusError
 from pairbus.events import Paired, SyphonFailed, SyphonRestarted
-from tests.pairing.namespaces import wait_until
 from tests.pairing.shells import bare
+from tests.waiting import wait_until
 
 
 class Syphon:

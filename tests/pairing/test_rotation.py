@@ -19,8 +19,8 @@ from pairbus.events import (
     SendFailed,
     Throttled,
 )
-from tests.pairing.namespaces import wait_until
 from tests.pairing.world import SECOND, ids
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,9 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 
 from pairbus.events import Event
-from tests.pairing.namespaces import NamespaceProcess, wait_until
+from tests.pairing.namespaces import NamespaceProcess
 from tests.pairing.shells import Shell
+from tests.waiting import wait_until
 
 QUICK: dict[str, Any] = {"retry_total": 0}
 """A failure that is expected should not be waited for."""

@@ -12,7 +12,8 @@ import pytest
 from pairbus.cli.broker.fault_client import FaultClient
 from pairbus.cli.target import parse_target
 from tests.spark.world import VARIABLE, Bus, messages, names
-from tests.syphon.processes import children, command_of, descendants, kill, wait_until
+from tests.syphon.processes import children, command_of, descendants, kill
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +85,7 @@ def test_killed_processes_lose_nothing_and_repeat_no_more_than_their_batch(
             query.awaitTermination(60)
         # It goes on where it was, when the locks of the dead have run out.
         query = start(spark, tmp_path)
-        wait_until(lambda: not spark_bus.peek("killed"), "the end", 120)
+        wait_until(lambda: not spark_bus.peek("killed"), "the end")
     finally:
         faults.clear_all()
         query.stop()

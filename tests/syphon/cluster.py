@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.syphon.processes import command_of, descendants, kill, wait_until
+from tests.syphon.processes import command_of, descendants, kill
+from tests.waiting import wait_until
 
 CORES = 2
 # The cluster does little: to optimise its code would take longer than to run it.

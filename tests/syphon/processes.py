@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from pairbus.syphon.receipts import ReceiptOutcome
 from tests.chaos.process import BrokerProcess
 from tests.syphon.driver import LEDGER, PRIMARY, SECONDARY
 from tests.syphon.stage import Namespace, Stage, backlog_names, copies, firsts, numbered
+from tests.waiting import wait_until
 
 CHUNK = 100
 TASKS = 2
@@ -181,15 +181,6 @@ def command_of(pid: int) -> str:
 def kill(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = 180.0) -> Any:
-    """Its first true answer. On a busy machine, Java alone takes a minute to start."""
-    deadline = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(0.05)
-    return answer
 
 
 # --- checks ------------------------------------------------------------------------

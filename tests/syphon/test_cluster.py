@@ -27,9 +27,9 @@ from tests.syphon.processes import (
     filled_stage,
     kill,
     slow_primary,
-    wait_until,
 )
 from tests.syphon.stage import Stage, bearer_broker, numbered
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -15,8 +15,9 @@ from urllib.request import urlopen
 import pytest
 
 from pairbus.syphon.ledger import ledger_files
-from tests.syphon.processes import command_of, descendants, kill, wait_until
+from tests.syphon.processes import command_of, descendants, kill
 from tests.syphon.syphon_command import KEY, QUEUES, at_once, divert, environment, two_brokers
+from tests.waiting import wait_until
 
 SECONDS = 120
 STOP_SECONDS_MAX = 30

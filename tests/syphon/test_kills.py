@@ -32,9 +32,9 @@ from tests.syphon.processes import (
     slow,
     slow_primary,
     two_drivers,
-    wait_until,
 )
 from tests.syphon.stage import Stage, numbered
+from tests.waiting import wait_until
 
 SENT = [each for path in PATHS for each in numbered(EACH, path)]
 

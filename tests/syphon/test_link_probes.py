@@ -5,8 +5,8 @@ import pytest
 from pairbus.broker import Broker
 from pairbus.syphon.link_probes import LONG_SECONDS, LinkProbes
 from pairbus.testing import ManualClock
-from tests.syphon.processes import wait_until
 from tests.syphon.stage import Stage
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pairbus.syphon.job import Job
 from pairbus.syphon.long_poll import LONG_POLL_SECONDS, LongPolls
 from pairbus.syphon.runner import InProcessRunner
 from pairbus.testing import ManualClock
-from tests.syphon.processes import wait_until
 from tests.syphon.stage import Stage, backlog_names, numbered
+from tests.waiting import wait_until
 
 BACKLOGS = backlog_names(10)
 HOUR = 3600

@@ -10,8 +10,8 @@ from pairbus.broker import Broker
 from pairbus.syphon.drain import drain
 from pairbus.syphon.job import Job
 from pairbus.testing import ManualClock
-from tests.syphon.processes import wait_until
 from tests.syphon.stage import Stage, backlog_names, numbered
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.alone  # by a clock that runs on while a busy machine works
 
