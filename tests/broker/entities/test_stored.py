@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pairbus.broker.entities.descriptions import QueueDescription, Status
 from pairbus.broker.entities.durations import INFINITE
+from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.entities.stored import FIXED, changed_fixed_setting, from_stored, to_stored
 
 
@@ -16,6 +17,13 @@ def durations(low, high):
     return st.timedeltas(min_value=timedelta(seconds=low), max_value=timedelta(seconds=high))
 
 
+POLICIES = st.builds(
+    Policy,
+    name=st.just("own"),
+    key=st.just("b3du"),
+    rights=st.frozensets(st.sampled_from(Right), min_size=1),
+    secondary_key=st.none() | st.just("dHdv"),
+)
 DESCRIPTIONS = st.builds(
     QueueDescription,
     name=st.just("q"),
@@ -34,6 +42,7 @@ DESCRIPTIONS = st.builds(
     forward_dead_lettered_messages_to=st.none() | st.just("elsewhere"),
     user_metadata=st.none() | st.text(max_size=20),
     max_message_size_in_kilobytes=st.integers(1, 102_400),
+    authorization_rules=st.just(()) | st.tuples(POLICIES),
 ) | st.builds(QueueDescription, name=st.just("q"), requires_session=st.booleans())
 
 

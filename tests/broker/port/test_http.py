@@ -218,10 +218,11 @@ def test_a_script_of_faults_is_the_same_with_the_same_seed(site):
 
 @pytest.mark.parametrize("authorization", [None, token(SENDER)])
 def test_faults_need_the_manage_claim(site, authorization):
-    answer = site.ask("POST", "/$faults", b'{"kind": "hang"}', authorization=authorization)
+    for method, path in (("POST", "/$faults"), ("DELETE", "/$faults"), ("DELETE", "/$faults/1")):
+        answer = site.ask(method, path, b'{"kind": "hang"}', authorization=authorization)
 
-    assert answer.status == 401
-    assert "error" in json.loads(answer.body)
+        assert answer.status == 401
+        assert "error" in json.loads(answer.body)
     assert site.namespace.faults.faults == []
 
 
