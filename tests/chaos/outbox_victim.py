@@ -30,7 +30,10 @@ QUEUES = ("plain", "exact")
 def main(primary: str, secondary: str, ca_file: str, outbox: str, told: str) -> None:
     # Shorter rests, for more turns in a round.
     pairing.QUEUE_REST_SECONDS = drains.REST_SECONDS = 0.2  # type: ignore[misc]
+    child = None
     for line in sys.stdin:
+        if child is not None:
+            os.waitpid(child, 0)  # it was killed: now it has ended, and the file is free
         child = os.fork()
         if child == 0:
             log = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
