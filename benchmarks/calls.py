@@ -190,7 +190,8 @@ def _receive_all(client: Client, receiver: Link, arrived: list[int]) -> None:
 
 
 async def client_calls(ends: Ends, name: str) -> dict[str, float]:
-    """Of one shell. The messages of a batch are counted in the blocking one."""
+    """Counts the calls in one shell. Those for a message of a batch are counted in the blocking
+    shell only."""
     shell = ends.shell(name)
     client = shell.unpaired(retry_total=0)
     await done(client.pair_namespace(shell.options()))

@@ -83,7 +83,8 @@ static struct half *new_half(int fd, long long opened_at) {
     return half;
 }
 
-/* Connecting takes no time here, and in fact a round trip: the first bytes wait for it. */
+/* Connecting to the proxy takes no time. Over a real distance it takes a round trip, so the first
+   bytes wait for that long. */
 static void accept_one(int listener, const struct sockaddr_in *server) {
     int near = accept(listener, NULL, NULL);
     int far = checked(socket(AF_INET, SOCK_STREAM, 0), "socket");

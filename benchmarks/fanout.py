@@ -4,9 +4,9 @@ Every message is the same, properties and all, also for the queue; so a ratio to
 copies and filters cost and nothing else. All topics are in one broker and take turns. What is sent
 is kept but for one subscription of each topic, which is emptied in the last row.
 
-And how many messages a second a rule's filter looks at, in this process, with no broker around it.
-Facts are what a filter sees of a message. They are decoded once per message and serve all rules of
-a topic, so there are two figures: the filter alone, as for the second and every further
+It also measures how many messages a second a rule's filter checks, in this process, without a
+broker. Facts are what a filter sees of a message. They are decoded once per message and serve all
+rules of a topic, so there are two figures: the filter alone, as for the second and every further
 subscription, and with facts that are read from the message's bytes first, as for the first.
 """
 
@@ -26,7 +26,7 @@ from pairbus.broker.rules import CorrelationFilter, Facts, Filter, SqlFilter, co
 
 FIRST = "s0"
 TYPICAL = "sys.Label = 'order' AND amount > 100 AND region IN ('eu', 'us')"
-"""Takes load.py's message."""
+"""Matches the message of load.py."""
 OTHER = "sys.Label = 'order' AND amount > 100 AND region IN ('r{0}a', 'r{0}b')"
 ROWS = (
     rows.Row("single", "sent singly, 64 in flight", flight=64),

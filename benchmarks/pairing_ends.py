@@ -129,7 +129,7 @@ class Shell:
 
 
 async def done(answer: Any) -> Any:
-    """The blocking clients answer at once; the others are waited for."""
+    """Awaits the answer of an asyncio client. A blocking client has already answered."""
     return await answer if inspect.isawaitable(answer) else answer
 
 

@@ -64,7 +64,7 @@ def _of_senders(plain: Any, paired: Any, paths: list[str]) -> dict[str, float]:
 
 
 async def _until_ready(client: Any, paths: list[str]) -> None:
-    """So many entities want every backlog queue, and each of those gets one connection."""
+    """There are so many entities that every backlog queue is used, and each gets a connection."""
     for path in paths:
         client.get_queue_sender(path)
     pairing, end = client.pairing, time.monotonic() + READY_SECONDS_MAX

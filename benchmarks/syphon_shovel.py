@@ -3,7 +3,8 @@
 The queues are durable, the messages persistent, and a shovel acknowledges a message at its source
 when its destination has confirmed it. All shovels are created together when the source queues are
 full. They run inside the destination's node, which was faster than inside the source's. The nodes
-are no cluster: the source is connected over TCP, and a round trip away if there is a distance.
+do not form a cluster: the shovels reach the source over TCP, a round trip away if there is a
+distance.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ START_SECONDS_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of queue, with the fastest settings for it (see README.md)."""
+    """A kind of queue, with the fastest settings for it (see page.md)."""
 
     name: str
     prefetch: int

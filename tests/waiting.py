@@ -8,8 +8,8 @@ from typing import Any
 
 
 def wait_until(condition: Callable[[], Any], what: str = "it", *, seconds: float = 180.0) -> Any:
-    """Its first true answer. Asked often, and not for ever: on a busy machine, Java alone takes a
-    minute to start.
+    """Returns the condition's first true result. Fails after `seconds`, which are many: on a busy
+    machine, Java alone takes a minute to start.
     """
     deadline = time.monotonic() + seconds
     while not (answer := condition()):

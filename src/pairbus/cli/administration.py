@@ -186,7 +186,7 @@ class Administration:
 
 @contextmanager
 def explain_answers(target: Target, what: str) -> Iterator[None]:
-    """Turns the SDK's errors into NamespaceError. `what` the request is about."""
+    """Turns the SDK's errors into NamespaceError. `what`: the subject of the request."""
     from azure.core import exceptions as core
 
     address = target.address

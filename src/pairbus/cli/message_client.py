@@ -50,8 +50,8 @@ def connect(target: Target, *, seconds: float = ANSWER_SECONDS_MAX) -> Iterator[
 
 
 def sdk_client(target: Target, kind: Any = None) -> Any:
-    """The SDK's client, or one of its `kind`. By itself, it uses a port only in an emulator's
-    connection string.
+    """The SDK's client, or another `kind` of client. The SDK ignores a port in a connection string,
+    except in that of an emulator.
     """
     if kind is None:
         from azure.servicebus import ServiceBusClient as kind
@@ -61,7 +61,7 @@ def sdk_client(target: Target, kind: Any = None) -> Any:
         settings["retry_total"] = 0  # a fault of a local broker should show at once
     if not target.is_emulator:
         if target.port is not None:
-            # With it, the SDK uses WebSocket.
+            # With this setting, the SDK connects over WebSocket.
             settings["custom_endpoint_address"] = f"sb://{target.address}"
             if find_spec("websocket") is None:
                 what = "receiving from a session over TLS to a port"
@@ -69,7 +69,7 @@ def sdk_client(target: Target, kind: Any = None) -> Any:
         if isinstance(target.verify, str):
             settings["connection_verify"] = target.verify
     if target.identity is not None:
-        bearer_token(target)  # the SDK would log a traceback for a credential that gives none
+        bearer_token(target)  # raises first: the SDK would log a traceback
         return kind(target.host, target.credential(), **settings)
     return kind.from_connection_string(target.text.reveal(), **settings)
 

@@ -45,7 +45,7 @@ class MessagePage:
     description: str = ""
     size: int
     beginning: str
-    """Of its body."""
+    """The first part of the body, as text."""
     body: bytes
     body_kind: str
     fields: tuple[tuple[str, str], ...] = ()

@@ -25,9 +25,9 @@ T = TypeVar("T")
 PAGE: Final = 250
 _PAGES_MAX: Final = 8
 _PAGES_BYTES_MAX: Final = 8 * 1024 * 1024
-"""So many pages, and about so many bytes, are asked for at the same time."""
+"""The maximum number of pages, and about the maximum of bytes, that are requested at once."""
 _PROBES: Final = 4
-"""So many single messages are asked for at the same time."""
+"""How many single messages are requested at once."""
 _FIRST_STEP: Final = 512
 ATTEMPTS: Final = 4
 _PAUSE_SECONDS: Final = 0.5
@@ -78,11 +78,11 @@ class Peeker:
         self._client.close()
 
     def pages(self, wanted: Sequence[tuple[int, int]]) -> list[list[bytes]]:
-        """Messages from each of these numbers on, and how many of them."""
+        """`wanted`: sequence numbers to start from, each with a count. Returns a page for each."""
         return with_retries(lambda: self._management.peek_all(wanted), sleep=self._sleep)
 
     def firsts_at(self, numbers: Sequence[int]) -> list[int | None]:
-        """For each number, that of the first message that has it or a higher one."""
+        """For each number, that of the first message at or after it; None if there is none."""
         pages = self.pages([(number, 1) for number in numbers])
         return [self._number(self._read(page[0])) if page else None for page in pages]
 
@@ -141,7 +141,7 @@ class Peeker:
             taken = length = min(PAGE, 2 * length)
             for start, page in zip(starts, pages, strict=True):
                 if start > at:
-                    # The service limits pages: there may be messages in between.
+                    # The service may shorten a page, so there may be messages in between.
                     length = taken
                     break
                 if not page:
@@ -153,11 +153,11 @@ class Peeker:
                     if number >= numbers.end:
                         return
                     if number < at:
-                        continue  # it was in the page before as well
+                        continue  # the previous page had it as well
                     at = number + 1
                     if scheduled or state(message) != "scheduled":
                         yield message
-            is_dense = at <= starts[-1] + 2 * PAGE  # otherwise pages would have the same messages
+            is_dense = at <= starts[-1] + 2 * PAGE  # otherwise pages would overlap
             size = max(1, sum(len(data) for page in pages for data in page) // len(pages))
             count = max(1, min(_PAGES_MAX, _PAGES_BYTES_MAX // size)) if is_dense else 1
 

@@ -54,7 +54,7 @@ class Receiver(Attachment[ClientReceiverLink]):
         self._management = management
         self._tally = tally
         self.credit = credit
-        """How many messages are in transit or in the buffer, at most. It may be changed."""
+        """The maximum number of messages in transit or in the buffer. It may be changed."""
         self._deletes = mode == "receiveAndDelete"
         self._at_most = at_most
         self._bytes_max = bytes_max

@@ -92,11 +92,12 @@ class ReadOptions:
 
     @contextlib.contextmanager
     def lent_peeker(self) -> Iterator[Peeker]:
-        """On a connection that this process keeps for a while, for the next reader with the same
-        address. Between them, nothing is locked.
+        """A peeker on a cached connection: this process keeps it for a while, for the next reader
+        with the same address. Nothing is locked in between.
         """
         cache = OF_THIS_PROCESS
-        # The cache gets no secret. For an environment variable this is its name.
+        # A hash, so that the cache holds no secret. Of an environment variable, only the name
+        # is hashed.
         user = hashlib.sha256(pickle.dumps((self.address, self.timeout_seconds))).hexdigest()
         lease = cache.lend(user, self.address, timeout_seconds=self.timeout_seconds)
         is_clean = False

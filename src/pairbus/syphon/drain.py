@@ -150,7 +150,7 @@ class _Drain:
     def _open(self) -> None:
         self._clients.open_secondary(self._attach_queues, clock=self._report.now)
         for queue in self._queues:
-            queue.receiver.credit = self._credit  # more, if the secondary is far away
+            queue.receiver.credit = self._credit  # larger if the secondary is far away
         self._set_deadlines()
 
     def _attach_queues(self) -> None:
@@ -209,7 +209,7 @@ class _Drain:
     def _wait(self) -> None:
         """Waits for both namespaces, until one of them has said something to act on."""
         if not self._active:
-            return  # `_end` waits for the answers that are left
+            return  # `_end` waits for the remaining answers
         now = self._report.now()
         waits = [
             queue.empty_since + self._window.empty_seconds - now
@@ -228,8 +228,8 @@ class _Drain:
             wait_together(both, lambda: self._has_news() or self._has_enough(), until)
 
     def _has_enough(self) -> bool:
-        """Whether so much has arrived that no more is read. It is, if nothing is in flight to the
-        primary: then an answer of the secondary is awaited.
+        """Whether so much has arrived that the task stops reading from the secondary. It reads on
+        if nothing is in flight to the primary: then it waits for an answer of the secondary.
         """
         buffered = sum(queue.receiver.buffered_bytes for queue in self._queues)
         return bool(self._in_flight) and buffered >= window.BYTES_MAX
@@ -264,7 +264,8 @@ class _Drain:
     @property
     def _credit(self) -> int:
         """The credit for one queue: enough to keep the task busy, and few messages to release at
-        the end. Half a chunk for each queue, if that is more than its share.
+        the end. It is the queue's share of `ahead`, or half of `NEAR_MAX` if that is more. All
+        queues together get `AHEAD_MAX` at most.
         """
         chunk, count = self._task.chunk, len(self._task.queues)
         each = max(min(chunk, NEAR_MAX) // 2, self._window.ahead // count)

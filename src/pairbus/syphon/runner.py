@@ -49,7 +49,7 @@ class InProcessRunner:
 
 
 def _drain_each(tasks: Iterable[DrainTask]) -> Iterator[Drained]:
-    """Runs in a Python worker of Spark, which does nothing else meanwhile."""
+    """Runs in a Python worker of Spark. The worker does nothing else in the meantime."""
     for task in tasks:
         with _rare_collections():
             drained = drain(task, cache=OF_THIS_PROCESS)
@@ -58,8 +58,8 @@ def _drain_each(tasks: Iterable[DrainTask]) -> Iterator[Drained]:
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Reference counts free messages. Looking for cycles among the thousands in memory, as often as
-    Python does by default, takes an eighth of a task's processor time.
+    """Run the garbage collector less often. Reference counts free messages, and looking for cycles
+    among thousands of them as often as Python's default takes an eighth of a task's processor time.
     """
     before = gc.get_threshold()
     gc.set_threshold(20_000, 20, 100)

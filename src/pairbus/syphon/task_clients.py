@@ -26,7 +26,7 @@ class TaskClients:
         secondary: Address,
         open_seconds: float,
     ) -> None:
-        """Neither connects yet."""
+        """Neither client connects yet."""
         self._cache = cache
         self._window = window
         self._open_seconds = open_seconds
@@ -42,7 +42,7 @@ class TaskClients:
 
     def open_secondary(self, attach: Callable[[], None], *, clock: Callable[[], float]) -> None:
         """The task's time starts when the secondary has accepted the connection, so a distant
-        secondary costs no work time. `attach` uses it for the first time.
+        secondary costs no work time. `attach` is the first use of the secondary.
         """
         began = time.monotonic()
         self._opening.start(deadline=began + self._open_seconds)
@@ -53,8 +53,8 @@ class TaskClients:
         self._window.secondary_opened(took=lease.opening_seconds, now=clock())
 
     def open_primary(self, send: Callable[[], float]) -> None:
-        """`send` uses the primary for the first time. It returns how long the answers are known to
-        take.
+        """`send` is the first use of the primary. It returns how long the primary's answers are
+        known to take.
         """
         self.has_opened_primary = True
         began = time.monotonic()

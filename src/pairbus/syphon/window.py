@@ -12,7 +12,7 @@ import math
 from typing import Final
 
 EMPTY_SECONDS: Final = 0.25
-"""A queue that delivers nothing for this long, and a round trip, is asked whether it is empty."""
+"""A queue that delivers nothing for this long plus a round trip is asked whether it is empty."""
 ANSWER_SECONDS_MAX: Final = 15.0
 """The longest wait for one answer. The locks of backlog messages must outlast a silent primary."""
 # How long after the task's time something may be sent, the primary may answer, and then the
@@ -27,13 +27,14 @@ LONG_OPEN_EVERY: Final = 4
 _ROUND_TRIPS: Final = 6
 """The minimum number of round trips to open a connection, with a token and links."""
 
-# How many messages may be sent and not settled: so many keep a near pair busy, and over a distance
-# also what a task moves while an answer of the primary and one of the secondary are on their way.
+# How many messages may be sent and not settled: `NEAR_MAX`, which keeps a near pair busy, and in
+# addition what a task can move during the time from a send to the end of its settlement.
 NEAR_MAX: Final = 1_000
 RATE_MAX: Final = 15_000
 """Messages a second. No task moves more."""
-# How many messages are received ahead. These are locked: few if the secondary is near, and more if
-# the credit for them is on its way for long. Brokers limit the locked messages of a connection.
+# How many messages are received ahead. They are locked, so there are few if the secondary is near.
+# If it is far away, credit takes longer to reach it, so there are more. Brokers limit the number of
+# locked messages of a connection.
 AHEAD_MIN: Final = 2_500
 AHEAD_MAX: Final = 4_000
 BYTES_MAX: Final = 16 * 1024 * 1024

@@ -73,7 +73,7 @@ def read_journals(folder: Path) -> Iterator[Entry]:
 
 
 def judge(entries: Iterable[Entry], *, late_seconds: float) -> Verdict:
-    """Enters the journals into an account."""
+    """Adds the entries of all journals to an account, and returns its verdict."""
     account = Account()
     for entry in entries:
         id_ = entry.message_id

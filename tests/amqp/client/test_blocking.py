@@ -153,7 +153,7 @@ def test_upkeep_is_called_while_waiting(connection):
 
 
 def test_a_peer_is_heard_out_although_neither_side_reads_at_first():
-    """Both have more to say than the kernel keeps: who only writes would wait for ever."""
+    """Both have more to say than the kernel keeps: a side that only writes would wait forever."""
     much = bytes(8 * 1024 * 1024)
     with socket.create_server(("127.0.0.1", 0)) as server:
         transport = Transport("127.0.0.1", server.getsockname()[1], tls=None, seconds=5)

@@ -88,7 +88,7 @@ class Connection:
     def is_over(self) -> bool:
         return self._transport is None or self._protocol.is_over
 
-    # -- its life ---------------------------------------------------------------------------
+    # -- opening and closing ----------------------------------------------------------------
 
     def open(self, seconds: float, *, early: Callable[[], object] | None = None) -> None:
         """`early` may start links. They are asked for together with the connection, which saves a

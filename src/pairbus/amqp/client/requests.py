@@ -40,7 +40,7 @@ class RequestLinks:
     """The pair of links to one address of one connection."""
 
     def __init__(self, connection: Connection, address: str, *, until: float | None = None) -> None:
-        """Waits until they are attached. Without `until`, call `wait_attached`."""
+        """With `until`, waits until the links are attached. Without it, call `wait_attached`."""
         self._connection = connection
         self._address = address
         # Both at once: the peer may be far away.
@@ -105,7 +105,8 @@ class RequestLinks:
     ) -> list[Response | None]:
         """Send several requests at once, each with properties and body.
 
-        Returns None for a request that was not answered; `ask` for it raises the reason.
+        Returns None for a request that was not sent or not answered. Send it again with `ask`,
+        which raises the reason if it fails.
         """
         connection, requests, answers = self._connection, self._requests, self._answers
         found: dict[UUID, Response] = {}
@@ -149,7 +150,7 @@ def _request(fields: list[Any], properties: Mapping[str, Any], body: Any) -> byt
 
 
 def _responses(messages: list[bytes]) -> Iterator[tuple[Any, Response]]:
-    """Answers, each with the id of its request."""
+    """Decodes answers. Yields each with the id of its request."""
     for data in messages:
         sections: dict[int, Any] = {}
         at = 0

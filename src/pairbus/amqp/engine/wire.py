@@ -99,12 +99,12 @@ class Wire:
 
 
 class IdleTimer:
-    """When to give up the peer, and when to send a heartbeat."""
+    """When to give up on the peer, and when to send a heartbeat."""
 
     __slots__ = ("_heard_until", "_silence_seconds", "_speak_at", "heard", "peer_seconds", "spoke")
 
     def __init__(self, silence_seconds: float | None) -> None:
-        """`silence_seconds`: after this much silence the peer is given up. None: never."""
+        """`silence_seconds`: after this much silence, give up on the peer. None: never."""
         self._silence_seconds = silence_seconds
         self._heard_until = self._speak_at = 0.0
         self.heard = True
@@ -112,7 +112,7 @@ class IdleTimer:
         self.spoke = True
         """Something was sent since the last tick."""
         self.peer_seconds = 0.0
-        """The peer gives us up after this much silence. 0: never."""
+        """The peer gives up on us after this much silence. 0: never."""
 
     def is_peer_silent(self, now: float) -> bool:
         if self._silence_seconds is None:

@@ -28,7 +28,7 @@ class LinkHost(Protocol):
         """The link has written something: flush at the end of this turn."""
 
     def count_output(self, size_bytes: int, path: Path) -> None:
-        """Messages go out."""
+        """Messages of the entity were written."""
 
     def hold(self, size_bytes: int) -> None:
         """A received message waits for the disk."""
@@ -37,7 +37,7 @@ class LinkHost(Protocol):
         """It waits no longer."""
 
     def deliveries_max(self, path: Path) -> int:
-        """How many messages may be delivered before `count_output`. 0 while a fault on demand keeps
+        """How many messages may be delivered before `count_output`. 0 while a fault on demand holds
         the entity's messages back.
         """
 

@@ -124,7 +124,7 @@ class Mailbox:
 
     def take(self, session: MessageSession | None, count: int) -> list[Message]:
         if session is not None and session.is_ending:
-            return []  # its holder has lost it
+            return []  # the receiver has lost the session
         window = self._window if session is None else session.window
         return [] if window is None else window.take(count)
 

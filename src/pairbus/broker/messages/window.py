@@ -78,7 +78,8 @@ class Window:
         taken: list[Message] = []
         size = 0
         while len(taken) < count and size < TAKE_BYTES:
-            # If reading from the disk fails, what was taken before would not be delivered.
+            # Refill only before the first message: if reading from the disk failed later, the
+            # messages taken so far would not be delivered.
             if not self._ready and (taken or not self._refill()):
                 break
             message = self._held.get(heappop(self._ready))

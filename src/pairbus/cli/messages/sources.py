@@ -73,7 +73,7 @@ class FastSource(Source):
             path.path,
             credit=min(count or CREDIT_MAX, CREDIT_MAX),
             mode="receiveAndDelete" if delete else "peekLock",
-            # What is asked for is gone, so not one more than that.
+            # The service deletes every message that it sends, so request no more than `count`.
             at_most=count if delete else None,
         )
 

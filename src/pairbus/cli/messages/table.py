@@ -26,7 +26,7 @@ _ORDER: Final = (
 
 
 def print_message(message: MessageJson, *, as_json: bool) -> None:
-    """On one line of JSON, or in full."""
+    """As one line of JSON, or as readable text with all keys."""
     on_terminal = sys.stdout.isatty()
     print(json_text(message) if as_json else full_text(message, on_terminal=on_terminal))
 

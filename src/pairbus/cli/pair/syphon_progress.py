@@ -82,7 +82,7 @@ class Progress(ABC):
     def waiting(self, waits: tuple[Waiting, ...]) -> None:
         """What the syphon waits for has changed; empty: for nothing."""
 
-    def stopping(self) -> None:  # noqa: B027  # nothing, unless a person looks
+    def stopping(self) -> None:  # noqa: B027  # JSON output does not show it
         """Called in a signal handler, so it must not take a lock."""
 
     def end(self, receipts: Sequence[Receipt], backlog: BacklogCounts | None) -> None:
@@ -100,7 +100,7 @@ class Progress(ABC):
 
 
 class NewWaits:
-    """Tells a wait that was not reported yet: the time of the next try alone is no news."""
+    """Whether waits should be reported: not if only the time of the next attempt has changed."""
 
     def __init__(self) -> None:
         self._last: tuple[tuple[str, str], ...] = ()
