@@ -372,6 +372,26 @@ def test_an_expiry_that_the_disk_refuses_is_tried_again(make_world, kept):
     world.check_counters()
 
 
+@pytest.mark.req("B-12")
+def test_an_expiry_that_the_disk_refused_happens_once_if_a_receiver_comes_first(make_world):
+    world = make_world(queue(dead_lettering_on_message_expiration=True))
+    world.send(encoded(), encoded(ttl_ms=1000), encoded())
+    receiver = Receiver(world.queue())
+    receiver.mailbox.attach()
+    receiver.flow(1)  # the others are in memory now
+    with world.broken_disk():
+        world.pass_time(1)
+
+    receiver.flow(9)
+    world.flush()
+
+    assert receiver.sequences == [1, 3]
+
+    assert world.sequences() == [1, 3]
+    assert world.sequences(kind=DEAD) == [2]
+    world.check_counters()
+
+
 def test_a_receive_and_delete_that_the_disk_refuses_keeps_the_message(world):
     world.send(encoded(), encoded())
     told = []

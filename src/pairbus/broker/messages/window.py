@@ -87,7 +87,9 @@ class Window:
             # number.
             if message is not None:
                 self._bytes -= message.size
-                if message.lock is None and not message.busy:
+                # Its number is here twice if the disk has refused to remove it.
+                is_next = not taken or taken[-1] is not message
+                if is_next and message.lock is None and not message.busy:
                     size += message.size
                     taken.append(message)
         return taken
