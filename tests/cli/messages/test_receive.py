@@ -18,6 +18,12 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import Broker, QueueDescription
+from pairbus.cli.entity_path import parse_entity_path
+from pairbus.cli.messages.receive import _Receive
+from pairbus.cli.messages.settlement import SettlementOptions
+from pairbus.cli.messages.sources import FastSource
+from pairbus.cli.signals import Stop
+from pairbus.cli.target import parse_target
 from tests.cli.conftest import Run
 
 SECONDS = 60
@@ -138,6 +144,32 @@ def test_messages_can_be_received_and_deleted(pairbus: Run, queue: str) -> None:
     assert left(pairbus, queue) == ["body 1", "body 2"]
     rest = pairbus("receive", queue, "--delete", "--all", "--wait", "1s", "--json")
     assert [form["body"] for form in forms(rest.out)] == ["body 1", "body 2"]
+
+
+def test_what_is_deleted_is_written_also_if_the_command_is_stopped(
+    pairbus: Run, namespace: Broker, queue: str, tmp_path: Path
+) -> None:
+    lines = tmp_path / "some.jsonl"
+    lines.write_text("".join(f'{{"body": "body {number}"}}\n' for number in range(130)))
+    assert pairbus("send", queue, "--json-lines", "--file", str(lines)).code == 0
+    written: list[Any] = []
+    stop = Stop()
+    target, path = parse_target(namespace.connection_string), parse_entity_path(queue)
+    source = FastSource(target, path, count=None, delete=True)
+    options = SettlementOptions(delete=True)
+    work = _Receive(source, written.extend, options.parse(), options, None)
+
+    def interrupt(_: int) -> None:
+        stop.signal = signal.SIGINT
+        sent(pairbus, queue, 3)
+
+    try:
+        work.run(None, 1.0, interrupt, stop)
+    finally:
+        source.close()
+
+    assert len(written) == work.done
+    assert len(written) + len(left(pairbus, queue, "--count", "200")) == 133
 
 
 def test_a_subscription_is_received_from(pairbus: Run, queue: str) -> None:

@@ -218,24 +218,44 @@ class _Receive:
         advance: Callable[[int], None],
         stop: Stop,
     ) -> None:
-        seen: set[Any] = set()
+        from azure.core.exceptions import AzureError
+
         try:
-            while (count is None or self.done < count) and not stop.is_requested:
-                room = _BATCH_MAX if count is None else min(count - self.done, _BATCH_MAX)
-                locked = self._next(room, wait_seconds, stop)
-                if not locked:
-                    break
-                if self._settlement is SettlementAction.ABANDON:
-                    numbers = {one.message.get("sequenceNumber") for one in locked}
-                    if seen & numbers:  # a lock has expired, and the message is delivered again
-                        self._to_abandon += locked
-                        break
-                    seen |= numbers
-                self._handle(locked)
-                advance(len(locked))
+            self._receive_all(count, wait_seconds, advance, stop)
+            self._write_rest()
+        except AzureError:
+            self._write_rest()
+            raise
         finally:
             if self._to_abandon:
                 self._settle(self._to_abandon)
+
+    def _receive_all(
+        self,
+        count: int | None,
+        wait_seconds: float,
+        advance: Callable[[int], None],
+        stop: Stop,
+    ) -> None:
+        seen: set[Any] = set()
+        while (count is None or self.done < count) and not stop.is_requested:
+            room = _BATCH_MAX if count is None else min(count - self.done, _BATCH_MAX)
+            locked = self._next(room, wait_seconds, stop)
+            if not locked:
+                break
+            if self._settlement is SettlementAction.ABANDON:
+                numbers = {one.message.get("sequenceNumber") for one in locked}
+                if seen & numbers:  # a lock has expired, and the message is delivered again
+                    self._to_abandon += locked
+                    break
+                seen |= numbers
+            self._handle(locked)
+            advance(len(locked))
+
+    def _write_rest(self) -> None:
+        rest = self._source.rest()
+        if rest:
+            self._handle(rest)
 
     def _next(self, room: int, wait_seconds: float, stop: Stop) -> list[Locked]:
         until = time.monotonic() + wait_seconds

@@ -17,11 +17,18 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.message_client import connect, sdk_client
-from pairbus.cli.messages.message_json import MessageJson, Row, amqp_typed, row_of, to_json
+from pairbus.cli.messages.message_json import (
+    UNREADABLE,
+    MessageJson,
+    Row,
+    amqp_typed,
+    row_of,
+    to_json,
+)
 from pairbus.cli.messages.settlement import SettlementAction
 from pairbus.cli.target import Target
 from pairbus.fast.message import ReceivedMessage
-from pairbus.fast.rows import DATA_BODY, STATES, read
+from pairbus.fast.rows import DATA_BODY, STATES, UnreadableMessage, read
 
 CREDIT_MAX: Final = 100
 _MICROSECONDS: Final = 1_000_000
@@ -56,6 +63,12 @@ class Source(ABC):
     def release(self, locked: list[Locked]) -> None:
         """Release messages without counting a delivery, if possible. Never raises."""
 
+    def rest(self) -> list[Locked]:
+        """Stops receiving, if the service deletes what it delivers. Returns what has come and was
+        not returned yet: nobody else can get it.
+        """
+        return []
+
     def close(self) -> None:
         """Closes the source and releases all messages that were not settled."""
         self._stack.close()
@@ -73,11 +86,12 @@ class FastSource(Source):
             path.path,
             credit=min(count or CREDIT_MAX, CREDIT_MAX),
             mode="receiveAndDelete" if delete else "peekLock",
-            # The service deletes every message that it sends, so request no more than `count`.
-            at_most=count if delete else None,
         )
 
     def receive(self, count: int, *, wait_seconds: float) -> list[Locked]:
+        if self._deletes:
+            # The service deletes every message that it sends, so request no more than `count`.
+            self._receiver.limit_to(count)
         received = self._receiver.receive(count, max_wait_seconds=wait_seconds)
         try:
             return [self._locked(one) for one in received]
@@ -86,8 +100,16 @@ class FastSource(Source):
             raise
 
     def _locked(self, received: ReceivedMessage) -> Locked:
-        row = row_of(read(received.data, entity=self._path))
+        try:
+            row = row_of(read(received.data, entity=self._path))
+        except UnreadableMessage as error:
+            if not self._deletes:
+                raise
+            return Locked({UNREADABLE: str(error)}, received)  # the others are gone as well
         return Locked(to_json(row | {"lockedUntil": None}), received)
+
+    def rest(self) -> list[Locked]:
+        return [self._locked(one) for one in self._receiver.stop()] if self._deletes else []
 
     def settle(
         self, locked: list[Locked], settlement: SettlementAction, *, reason: str, description: str
