@@ -1,6 +1,7 @@
 """One task against two real brokers: what goes home, what waits, and what is dead-lettered."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
@@ -10,7 +11,7 @@ from pairbus.broker import Broker, QueueDescription
 from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
 from pairbus.syphon.backlog_queue import BacklogQueue
-from pairbus.syphon.drain import DrainTask, drain
+from pairbus.syphon.drain import DrainTask, _Drain, drain
 from pairbus.syphon.message_lines import FOLDER
 from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import ReceiptOutcome
@@ -312,3 +313,11 @@ def test_each_message_has_a_line_in_the_ledger_when_it_is_settled(pair, tmp_path
 
 def _lines(folder):
     return ParquetDataset(folder).read().to_pylist() if folder.exists() else []
+
+
+@pytest.mark.parametrize("has_messages", [True, False])
+def test_a_queue_has_not_ended_while_messages_of_it_wait_to_be_sent(has_messages):
+    """Otherwise the task would not sleep until there is room for them."""
+    receiver = SimpleNamespace(is_draining=True, has_credit=False, has_messages=has_messages)
+
+    assert _Drain._has_ended(SimpleNamespace(receiver=receiver)) is not has_messages

@@ -257,7 +257,7 @@ class _Drain:
     def _has_ended(queue: BacklogQueue) -> bool:
         """Whether the secondary has said that the queue has no more messages now."""
         receiver = queue.receiver
-        return receiver.is_draining and not receiver.has_credit
+        return receiver.is_draining and not receiver.has_credit and not receiver.has_messages
 
     # --- receiving --------------------------------------------------------------------------------
 

@@ -77,10 +77,11 @@ def test_the_ids_that_are_encoded_are_those_that_are_remembered() -> None:
             properties=AmqpMessageProperties(message_id=b"i", correlation_id="c", creation_time=5),
             application_properties={"n": {"TYPE": "LONG", "VALUE": 1}, b"b": b"text", "m": 2},
         ),
+        AmqpAnnotatedMessage(value_body={b"a": 1, NOON: {b"b": b"c"}}),
         AmqpAnnotatedMessage(sequence_body=[[1, "b"]]),
         AmqpAnnotatedMessage(data_body=[]),
     ],
-    ids=["schedule", "forwarded", "value", "sequence", "empty"],
+    ids=["schedule", "forwarded", "value", "keys", "sequence", "empty"],
 )
 def test_what_is_remembered_encodes_to_the_same_bytes(message: Any, path: str | None) -> None:
     batch, plain, again = Batch.of(ServiceBusMessageBatch(9_000), path=path), *empties(2)

@@ -146,7 +146,7 @@ def _native(value: Any) -> Any:
     if kind == "TIMESTAMP":
         return _EPOCH + timedelta(milliseconds=content)
     if kind == "MAP":
-        return dict(content)
+        return {_native(key): item for key, item in content}
     return content
 
 
