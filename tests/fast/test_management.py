@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -29,6 +30,17 @@ def test_peeking_pages_by_number_and_locks_nothing(client):
     assert names(management.peek(4, 100)) == ["m-3", "m-4", "m-5", "m-6"]
     assert management.peek(8, 100) == []
     assert len(take(client.receiver("q", credit=7), 7)) == 7
+
+
+@pytest.mark.parametrize("half", ["_requests", "_answers"])
+def test_if_one_of_its_two_links_is_lost_the_answers_come_on_the_new_ones(client, half):
+    client.sender("q").send(messages(1))
+    management = client.management("q")
+    assert names(management.peek(1, 1)) == ["m-0"]
+    getattr(management._requests, half).detach()
+
+    client.set_deadline(time.monotonic() + 5)
+    assert names(management.peek(1, 1)) == ["m-0"]
 
 
 def test_locks_are_renewed_by_token_or_by_its_bytes(client, clock):

@@ -122,6 +122,8 @@ class Management:
         with namespace.translating_errors(what):
             connection = namespace.authorized(self.path)
             if self._requests is None or not self._requests.alive:
+                if self._requests is not None:
+                    self._requests.detach()
                 self._requests = RequestLinks(
                     connection, f"{self.path}/$management", until=namespace.deadline()
                 )

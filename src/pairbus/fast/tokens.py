@@ -208,6 +208,8 @@ class TokenAuthority:
 
     def _request_links(self, until: float) -> RequestLinks:
         if self._requests is None or self._requests.is_over:
+            if self._requests is not None:
+                self._requests.detach()
             self._requests = RequestLinks(self._connection, _CBS)
         self._requests.wait_attached(until)
         return self._requests

@@ -53,11 +53,23 @@ class RequestLinks:
             self.wait_attached(until)
 
     def wait_attached(self, until: float) -> None:
-        if not self._is_attached:
+        if self._is_attached:
+            return
+        try:
             self._connection.attached(self._answers, until, f"a link from {self._address!r}")
             self._answers.grant(_CREDIT)
             self._connection.attached(self._requests, until, f"a link to {self._address!r}")
-            self._is_attached = True
+        except ClientError:
+            self.detach()
+            raise
+        self._is_attached = True
+
+    def detach(self) -> None:
+        """Detach what is left of the pair. Otherwise the peer may send the answers for the next
+        pair to this one.
+        """
+        for link in (self._answers, self._requests):
+            link.detach()
 
     @property
     def alive(self) -> bool:
