@@ -40,7 +40,7 @@ test: setup-tests
 # more. First one process collects them, so that the others find them compiled.
 test-most: setup-tests
 	@nice $(BIN)/pytest --collect-only -qq >/dev/null
-	nice $(BIN)/pytest -n 8 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%) --ignore=$(BROWSER)
+	nice $(BIN)/pytest -n 12 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%) --ignore=$(BROWSER)
 
 # The tests of the data source share one Java machine in one process; beside others that start Java,
 # Spark's workers start too late. Then, file by file, tests that kill and flood brokers or start

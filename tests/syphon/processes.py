@@ -159,11 +159,10 @@ def driver(stage: Stage, folder: Path, **settings: Any) -> Iterator[Driver]:
 
 def children(pid: int) -> list[int]:
     found: list[int] = []
-    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += map(int, tasks.read_text().split())
-        except OSError:
-            continue  # a thread that has just ended
+    with suppress(OSError):  # the process has just ended
+        for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+            with suppress(OSError):  # a thread that has just ended
+                found += map(int, tasks.read_text().split())
     return found
 
 

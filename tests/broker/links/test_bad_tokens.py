@@ -1,6 +1,7 @@
 """A real broker and somebody who guesses keys: over `$cbs`, with passwords, and over HTTP."""
 
 import http.client
+import re
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -161,7 +162,7 @@ def test_with_a_bad_token_every_entity_looks_alike(bad):
             audience = f"sb://localhost:{broker.port}/{name}"
             request = {"operation": "put-token", "type": "jwt", "name": audience}
             answer = links.ask(request, bad(audience), until=time.monotonic() + SECONDS)
-            seen["cbs"].add(repr(answer.properties).replace(name, "*"))
+            seen["cbs"].add(alike(repr(answer.properties), name))
             for method in ("GET", "PUT", "DELETE"):
                 seen["http"].add((method, *refused_over_http(broker, method, name, bad(audience))))
         connection.close()
@@ -175,4 +176,9 @@ def refused_over_http(broker, method, name, token):
     text = answer.read().decode()
     connection.close()
     assert answer.status == 401
-    return answer.status, text.partition("TrackingId")[0].replace(name, "*")
+    return answer.status, alike(text.partition("TrackingId")[0], name)
+
+
+def alike(text, name):
+    """Without the entity's name, and without times: a second may begin between two answers."""
+    return re.sub(r"\d{4}-\d\d-\d\dT[\d:]+", "T", text.replace(name, "*"))
