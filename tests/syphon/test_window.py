@@ -71,8 +71,8 @@ def test_messages_ahead_cover_the_rest_of_the_time_at_the_pace_so_far():
     ("cycle", "chunk", "size"),
     [
         (0.0, 6_000, 1_000),
-        (0.06, 6_000, 1_900),
-        (0.2, 6_000, 4_000),
+        (0.06, 6_000, 2_500),
+        (0.1, 6_000, 3_500),
         (0.5, 6_000, 6_000),
         (60.0, 6_000, 6_000),
         (0.2, 1_500, 1_500),
@@ -89,17 +89,17 @@ def test_a_busy_namespace_is_not_taken_for_one_that_is_far_away():
     window = begun()
     window.settled(took=0.05)
     window.settled(took=3.0)
-    assert window.size == NEAR_MAX + 750
+    assert window.size == NEAR_MAX + 1_250
 
 
 def test_before_the_first_answer_the_time_to_open_the_connection_shows_the_distance():
-    assert begun(took=0.006).size == NEAR_MAX + 30
-    assert begun(took=0.6).size == NEAR_MAX + 3_000  # 0.1 s away
+    assert begun(took=0.006).size == NEAR_MAX + 50
+    assert begun(took=0.6).size == NEAR_MAX + 5_000  # 0.1 s away
 
 
 def test_more_is_received_ahead_if_the_secondary_is_far_away():
-    assert begun(took=0.006).ahead == 2_515
-    assert begun(took=0.3).ahead == 3_250
+    assert begun(took=0.006).ahead == 2_525
+    assert begun(took=0.3).ahead == 3_750
     assert begun(took=60.0).ahead == AHEAD_MAX
 
 

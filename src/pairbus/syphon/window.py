@@ -30,7 +30,7 @@ _ROUND_TRIPS: Final = 6
 # How many messages may be sent and not settled: `NEAR_MAX`, which keeps a near pair busy, and in
 # addition what a task can move during the time from a send to the end of its settlement.
 NEAR_MAX: Final = 1_000
-RATE_MAX: Final = 15_000
+RATE_MAX: Final = 25_000
 """Messages a second. No task moves more."""
 # How many messages are received ahead. They are locked, so there are few if the secondary is near.
 # If it is far away, credit takes longer to reach it, so there are more. Brokers limit the number of
