@@ -119,8 +119,8 @@ class Issuer:
 
 @pytest.fixture
 def bearer_broker(clock):
-    queue = QueueDescription(name="q")
-    namespace = NamespaceOptions(name="local", port=0, queues=[queue], accepts_bearer=True)
+    queues = [QueueDescription(name="q"), QueueDescription(name="other")]
+    namespace = NamespaceOptions(name="local", port=0, queues=queues, accepts_bearer=True)
     with Broker(namespaces=[namespace], clock=clock) as broker:
         yield broker
 
@@ -199,6 +199,25 @@ def test_a_token_is_renewed_while_a_receiver_waits(bearer_broker, clock):
             wait_until(lambda count=count: len(issuer.scopes) > count)
         send_one(other.sender("q"), message("late"))
         assert names(waiting.result(20)) == ["late"]
+
+
+def test_a_token_that_is_due_for_renewal_while_another_is_asked_for_takes_no_answer_away(
+    bearer_broker, clock
+):
+    class Slow(Issuer):
+        def get_token(self, *scopes: str, **options: object) -> AccessToken:
+            token = super().get_token(*scopes, **options)
+            if len(self.scopes) == 2:
+                clock.advance(950)  # the first token is due
+            return token
+
+    port = bearer_broker.port
+    with FastClient(
+        f"localhost:{port}", Slow(clock, seconds=1000), **options(bearer_broker, clock)
+    ) as client:
+        client.sender("q").send(messages(1))
+        client.sender("other").send(messages(1))
+        client.sender("q").send(messages(1))
 
 
 def test_a_token_that_cannot_be_renewed_is_tried_again_as_long_as_it_holds(bearer_broker, clock):

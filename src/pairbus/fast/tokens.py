@@ -146,7 +146,6 @@ class TokenAuthority:
 
         After that the token is dropped: the service ends its links, and their users get the error.
         """
-        self.renew_at = math.inf  # no other renewal may start while this one waits
         now = self._clock()
         due = [audience for audience, token in self._accepted.items() if now >= token.renew_at]
         for audience, error in self._put(due, until).items():
@@ -166,8 +165,10 @@ class TokenAuthority:
 
     def _put(self, audiences: Sequence[str], until: float) -> dict[str, Exception | None]:
         """Returns the error of each audience, or None. Raises ConnectionLost, which affects all of
-        them.
+        them. Call `_plan` afterwards.
         """
+        # No renewal may start while this waits: it would take the answers away.
+        self.renew_at = math.inf
         errors: dict[str, Exception | None] = {}
         tokens: dict[str, Token] = {}
         now = self._clock()
