@@ -10,7 +10,7 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from pairbus.amqp.frames import AMQP_HEADER
-from pairbus.amqp.sasl import SaslServer, ServerExchange
+from pairbus.amqp.sasl import Handshake, SaslServer
 from pairbus.fast.client import FastClient
 
 
@@ -38,13 +38,10 @@ def answer_sasl_only(server, found):
     """Reads until the links are asked for, says nothing, and hangs up."""
     connection, _ = server.accept()
     with connection:
-        sasl = ServerExchange(SaslServer())
-        connection.recv(8, socket.MSG_WAITALL)
-        connection.sendall(sasl.output)
-        sasl.output = b""
-        while not sasl.done:
-            sasl.receive(connection.recv(65_536))
-        connection.sendall(sasl.output)
+        handshake = Handshake(SaslServer())
+        while handshake.identity is None:
+            handshake.receive(connection.recv(65_536))
+            connection.sendall(handshake.take_output())
         connection.settimeout(20.0)
         while found.count(b"$cbs") < 2 and (data := connection.recv(65_536)):
             found += data

@@ -40,8 +40,6 @@ class PeerSilent(ClientError, TimeoutError):
 class ClientLink:
     """What both kinds have in common."""
 
-    __slots__ = ("_link", "attached", "error")
-
     def __init__(self, link: Link) -> None:
         self._link = link
         link.context = self
@@ -94,8 +92,6 @@ class ClientLink:
 
 
 class ClientReceiverLink(ClientLink):
-    __slots__ = ("_make", "_wants_credit_back", "arrived_bytes", "inbox")
-
     def __init__(self, link: Link, make: MessageFactory) -> None:
         super().__init__(link)
         self._make = make
@@ -133,8 +129,6 @@ class ClientReceiverLink(ClientLink):
 
 
 class ClientSenderLink(ClientLink):
-    __slots__ = ("_tag",)
-
     def __init__(self, link: Link) -> None:
         super().__init__(link)
         self._tag = 0

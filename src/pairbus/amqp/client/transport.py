@@ -23,8 +23,6 @@ class TransportClosed(OSError):
 
 
 class Transport:
-    __slots__ = ("_is_tls", "_out", "_poll", "_polled", "_sock")
-
     def __init__(
         self,
         host: str,

@@ -62,28 +62,6 @@ _disposition = peer.disposition
 class Engine:
     """One AMQP connection; see the module. Use it in one thread at a time."""
 
-    __slots__ = (
-        "_by_channel",
-        "_container_id",
-        "_empty_dispositions",
-        "_ended",
-        "_greeting",
-        "_handshake",
-        "_held",
-        "_hostname",
-        "_idle",
-        "_locally_closed",
-        "_muted",
-        "_needed",
-        "_opened",
-        "_properties",
-        "_remote_channel_max",
-        "_sessions",
-        "_wire",
-        "error",
-        "identity",
-    )
-
     def __init__(
         self,
         *,

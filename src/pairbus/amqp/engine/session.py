@@ -44,25 +44,6 @@ class SettlementGroup:
 
 
 class Session:
-    __slots__ = (
-        "_blocked",
-        "_blocked_bytes",
-        "_by_remote_handle",
-        "_links",
-        "_names",
-        "_next_delivery_id",
-        "_next_incoming_id",
-        "_next_outgoing_id",
-        "_received",
-        "_remote_window",
-        "_sent",
-        "_waiting_bytes",
-        "_wire",
-        "alive",
-        "channel",
-        "ends_with_links",
-    )
-
     def __init__(self, wire: Wire, channel: int, remote_channel: int | None) -> None:
         """`remote_channel`: what it answers, if the peer began it."""
         self.ends_with_links = False

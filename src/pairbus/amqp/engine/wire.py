@@ -37,23 +37,6 @@ class EngineLimits:
 
 
 class Wire:
-    __slots__ = (
-        "_channel",
-        "_first",
-        "_last",
-        "_said",
-        "frame_size_max",
-        "held_bytes",
-        "is_server",
-        "limits",
-        "link_count",
-        "out",
-        "part_bytes",
-        "received_count",
-        "sent_count",
-        "unsettled_max",
-    )
-
     def __init__(self, limits: EngineLimits, *, is_server: bool) -> None:
         self.limits = limits
         self.is_server = is_server
@@ -100,8 +83,6 @@ class Wire:
 
 class IdleTimer:
     """When to give up on the peer, and when to send a heartbeat."""
-
-    __slots__ = ("_heard_until", "_silence_seconds", "_speak_at", "heard", "peer_seconds", "spoke")
 
     def __init__(self, silence_seconds: float | None) -> None:
         """`silence_seconds`: after this much silence, give up on the peer. None: never."""
