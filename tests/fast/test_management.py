@@ -14,13 +14,10 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from pairbus.amqp.codec.types import Timestamp
+from pairbus.broker import Broker
 from pairbus.client.sdk.failures import Kind, kind_of
+from pairbus.fast.address import Address
 from tests.fast.world import messages, names, take
-
-
-def in_half_an_hour(clock) -> Timestamp:
-    return Timestamp(int((clock() + 1800) * 1000))
 
 
 def test_peeking_pages_by_number_and_locks_nothing(client):
@@ -119,3 +116,14 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_another(connect, broker)
 
 def test_an_entity_has_one_management(client):
     assert client.management("q") is client.management("q")
+
+
+def test_more_entities_can_be_peeked_at_than_a_connection_has_links_for():
+    paths = [f"q{number}" for number in range(130)]
+    with (
+        Broker(queues=paths) as broker,
+        Address.from_connection_string(broker.connection_string).client() as client,
+    ):
+        first = client.management(paths[0])
+        assert [client.management(path).peek(1, 1) for path in paths] == [[]] * 130
+        assert first.peek(1, 1) == []

@@ -22,6 +22,8 @@ from pairbus.fast.sender import Sender
 Mode = Literal["peekLock", "receiveAndDelete"]
 _SILENCE_SECONDS_MIN: Final = 30.0
 _RESTING_LINKS_MAX: Final = 64
+_MANAGED_MAX: Final = 64
+"""Entities with links for requests, two each: a connection may have 256 links."""
 
 
 class FastClient:
@@ -210,11 +212,14 @@ class FastClient:
             user.take_over(resting)
 
     def management(self, path: str) -> Management:
-        known = self._managements.get(self._checked(path))
-        if known is None:
-            known = Management(self._connection, path, self._meter.of(path))
-            self._managements[path] = known
-        return known
+        found = self._managements.pop(self._checked(path), None)
+        if found is None:
+            found = Management(self._connection, path, self._meter.of(path))
+        self._managements[path] = found
+        if len(self._managements) > _MANAGED_MAX:
+            longest_unused = next(iter(self._managements))
+            self._managements.pop(longest_unused).detach()
+        return found
 
     def _checked(self, path: str) -> str:
         if not path:

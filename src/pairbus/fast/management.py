@@ -106,6 +106,12 @@ class Management:
                     lost.append((some[0], error))
         return lost
 
+    def detach(self) -> None:
+        """Free the links. The next request attaches others."""
+        if self._requests is not None:
+            self._requests.detach()
+            self._requests = None
+
     def _ask(self, operation: str, body: dict[str, Any]) -> Any:
         return self._ask_all(operation, [body])[0]
 
@@ -122,8 +128,7 @@ class Management:
         with namespace.translating_errors(what):
             connection = namespace.authorized(self.path)
             if self._requests is None or not self._requests.alive:
-                if self._requests is not None:
-                    self._requests.detach()
+                self.detach()
                 self._requests = RequestLinks(
                     connection, f"{self.path}/$management", until=namespace.deadline()
                 )
