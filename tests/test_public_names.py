@@ -41,6 +41,10 @@ def test_naming_things_loads_neither_the_sdk_nor_the_broker(statement: str) -> N
     assert not loaded_by(statement) & set(HEAVY)
 
 
+def test_the_package_itself_imports_nothing_so_that_a_ctrl_c_is_soon_handled() -> None:
+    assert loaded_by("import pairbus") <= loaded_by("import __future__") | {"pairbus"}
+
+
 def test_the_client_loads_the_sdk_and_nothing_of_the_broker() -> None:
     loaded = loaded_by("from pairbus import ServiceBusClient")
 

@@ -2,15 +2,16 @@
 
 `ServiceBusClient` is the official SDK's client that can also be paired; `pairbus.aio` has the same
 for asyncio. `pairbus.broker` is a Service Bus in one process. Names are loaded when they are first
-used, so a program that only runs the broker loads no SDK.
+used, so a program that only runs the broker loads no SDK. This module imports nothing, so that
+`pairbus` can handle a Ctrl-C as early as possible.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # type checkers take it as true
 if TYPE_CHECKING:
+    from typing import Any
+
     __version__: str
     from pairbus.client.blocking.client import ServiceBusClient as ServiceBusClient
     from pairbus.client.sdk.pairing_errors import BacklogExhausted as BacklogExhausted
@@ -55,6 +56,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'pairbus' has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(home), name)
 
 

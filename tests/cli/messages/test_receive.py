@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,9 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import Broker, QueueDescription
-from pairbus.cli.entity_path import parse_entity_path
-from pairbus.cli.messages.receive import _Receive
-from pairbus.cli.messages.settlement import SettlementOptions
-from pairbus.cli.messages.sources import FastSource
-from pairbus.cli.signals import Stop
+from pairbus.cli.message_client import connect
 from pairbus.cli.target import parse_target
+from pairbus.fast.receiver import Receiver, wait_for_any
 from tests.cli.conftest import Run
 
 SECONDS = 60
@@ -146,30 +146,68 @@ def test_messages_can_be_received_and_deleted(pairbus: Run, queue: str) -> None:
     assert [form["body"] for form in forms(rest.out)] == ["body 1", "body 2"]
 
 
-def test_what_is_deleted_is_written_also_if_the_command_is_stopped(
-    pairbus: Run, namespace: Broker, queue: str, tmp_path: Path
+@pytest.mark.parametrize("call", [1, 2])
+def test_what_was_deleted_is_written_if_the_command_is_interrupted(
+    pairbus: Run, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
+    """In the first round trip, and later: some messages have come, others are on their way."""
     lines = tmp_path / "some.jsonl"
     lines.write_text("".join(f'{{"body": "body {number}"}}\n' for number in range(130)))
     assert pairbus("send", queue, "--json-lines", "--file", str(lines)).code == 0
-    written: list[Any] = []
-    stop = Stop()
-    target, path = parse_target(namespace.connection_string), parse_entity_path(queue)
-    source = FastSource(target, path, count=None, delete=True)
-    options = SettlementOptions(delete=True)
-    work = _Receive(source, written.extend, options.parse(), options, None)
+    calls, receive = count(1), Receiver.receive
 
-    def interrupt(_: int) -> None:
-        stop.signal = signal.SIGINT
-        sent(pairbus, queue, 3)
+    def receive_while_interrupted(self: Receiver, *most: int, **wait: float) -> Any:
+        if next(calls) == call:
+            wait_for_any([self], max_wait_seconds=SECONDS)
+            os.kill(os.getpid(), signal.SIGINT)
+        return receive(self, *most, **wait)
 
-    try:
-        work.run(None, 1.0, interrupt, stop)
-    finally:
-        source.close()
+    monkeypatch.setattr(Receiver, "receive", receive_while_interrupted)
+    done = pairbus("receive", queue, "--delete", "--all", "--json")
 
-    assert len(written) == work.done
-    assert len(written) + len(left(pairbus, queue, "--count", "200")) == 133
+    assert (done.code, done.err) == (130, "")
+    written = [form["body"] for form in forms(done.out)]
+    assert len(written) > 30
+    rest = left(pairbus, queue, "--count", "200")
+    assert sorted([*written, *rest]) == sorted(f"body {number}" for number in range(130))
+
+
+def test_what_was_deleted_and_cannot_be_written_is_on_stderr(
+    pairbus: Run, namespace: Broker, queue: str
+) -> None:
+    sent(pairbus, queue, 2)
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    with started(namespace, queue, "--delete", "--count", "2", stdout=writing) as process:
+        os.close(writing)
+        _, err = process.communicate(timeout=SECONDS)
+
+    assert process.returncode == 1
+    first, *found = err.decode().splitlines()
+    assert re.fullmatch(
+        r"pairbus: \d messages? (was|were) deleted but could not be written:", first
+    )
+    bodies = [json.loads(line)["body"] for line in found if line.startswith("{")]
+    assert sorted([*bodies, *left(pairbus, queue)]) == ["body 0", "body 1"]
+
+
+def test_a_message_that_cannot_be_read_is_deleted_with_all_its_bytes_written(
+    pairbus: Run, namespace: Broker, queue: str
+) -> None:
+    not_text = b"\x00\x53\x74\xc1\x07\x02\xa1\x01a\xa1\x01\xff" + b"\x00\x53\x75\xa0\x04body"
+    with connect(parse_target(namespace.connection_string)) as client:
+        client.sender(queue).send([not_text], window=1)
+    sent(pairbus, queue, 1)
+
+    [peeked] = forms(pairbus("peek", queue, "--json", "--count", "1").out)
+    first, second = forms(pairbus("receive", queue, "--delete", "--count", "2", "--json").out)
+
+    assert first["sequenceNumber"] == 1
+    assert "a string is not UTF-8" in first["unreadable"]
+    for form in (peeked, first):
+        assert base64.b64decode(form["encodedMessage"]).endswith(not_text)
+    assert second["body"] == "body 0"
 
 
 def test_a_subscription_is_received_from(pairbus: Run, queue: str) -> None:

@@ -53,8 +53,12 @@ def to_json_if_readable(message: MessageView) -> MessageJson:
     try:
         return to_json(row_of(message))
     except UnreadableMessage as error:
-        number = message.annotation("x-opt-sequence-number")
-        return {"sequenceNumber": number, UNREADABLE: str(error)}
+        return unreadable(message.data, message.annotation("x-opt-sequence-number"), error)
+
+
+def unreadable(data: bytes, number: object, error: UnreadableMessage) -> MessageJson:
+    """With all bytes of the message: if it was received, nobody else has them."""
+    return {"sequenceNumber": number, UNREADABLE: str(error), "encodedMessage": _base64(data)}
 
 
 def to_json(row: Mapping[str, Any]) -> MessageJson:

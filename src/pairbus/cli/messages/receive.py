@@ -28,7 +28,7 @@ from pairbus.cli.message_client import explain_errors
 from pairbus.cli.messages.message_json import MessageJson
 from pairbus.cli.messages.settlement import SettlementAction, SettlementOptions
 from pairbus.cli.messages.table import print_message
-from pairbus.cli.output import format_count, print_json, progress, was_or_were
+from pairbus.cli.output import format_count, json_text, print_json, progress, was_or_were
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.shared_options import (
     AS_JSON,
@@ -169,7 +169,7 @@ def receive(
         work = _Receive(source, write, settlement, settling, outages)
         try:
             with (
-                graceful_stop(is_idle=lambda: work.is_opening) as stop,
+                graceful_stop(is_idle=lambda: source.is_idle) as stop,
                 progress("Receiving", limit if is_bar_shown else 0) as advance,
             ):
                 work.run(limit, wait_seconds, advance, stop)
@@ -208,8 +208,6 @@ class _Receive:
         # Abandon at the end. If abandoned at once, they would be delivered again.
         self._to_abandon: list[Locked] = []
         self.done = 0
-        self.is_opening = True
-        """Nothing is locked yet, so the command may end at once."""
 
     def run(
         self,
@@ -218,17 +216,17 @@ class _Receive:
         advance: Callable[[int], None],
         stop: Stop,
     ) -> None:
-        from azure.core.exceptions import AzureError
-
         try:
+            with self._outages_waited_out():
+                self._source.open()
             self._receive_all(count, wait_seconds, advance, stop)
-            self._write_rest()
-        except AzureError:
-            self._write_rest()
-            raise
-        finally:
-            if self._to_abandon:
-                self._settle(self._to_abandon)
+        finally:  # however it ends, nobody else can get what was deleted
+            try:
+                if rest := self._source.rest():
+                    self._handle(rest)
+            finally:
+                if self._to_abandon:
+                    self._settle(self._to_abandon)
 
     def _receive_all(
         self,
@@ -252,21 +250,14 @@ class _Receive:
             self._handle(locked)
             advance(len(locked))
 
-    def _write_rest(self) -> None:
-        rest = self._source.rest()
-        if rest:
-            self._handle(rest)
-
     def _next(self, room: int, wait_seconds: float, stop: Stop) -> list[Locked]:
         until = time.monotonic() + wait_seconds
         while not stop.is_requested:
             left = until - time.monotonic()
-            is_whole = self.is_opening and self._source.waits_while_opening
-            wait = left if is_whole else min(left, _SLICE_SECONDS)
+            wait = left if self._source.waits_in_one_piece else min(left, _SLICE_SECONDS)
             locked: list[Locked] = []
             with self._outages_waited_out():
                 locked = self._source.receive(room, wait_seconds=max(wait, 0))
-            self.is_opening = False
             if locked or left <= 0:
                 return locked
         return []
@@ -274,9 +265,12 @@ class _Receive:
     def _handle(self, locked: list[Locked]) -> None:
         from pairbus.fast.errors import SettleFailed
 
+        messages = [one.message for one in locked]
         try:
-            self._write([one.message for one in locked])
+            self._write(messages)
         except BaseException:
+            if self._settlement is SettlementAction.DELETE:
+                _print_on_stderr(messages)
             self._source.release(locked)
             raise
         if self._settlement is SettlementAction.ABANDON:
@@ -347,6 +341,17 @@ def _print(messages: list[MessageJson], *, as_json: bool) -> None:
         raise
     except OSError as error:
         raise OutputError(f"cannot write to stdout: {error.strerror}") from error
+
+
+def _print_on_stderr(messages: list[MessageJson]) -> None:
+    """The last resort: the service has deleted them, and they could not be written."""
+    print(
+        f"pairbus: {format_count(len(messages))} {was_or_were(len(messages))} deleted but could "
+        "not be written:",
+        file=sys.stderr,
+    )
+    for message in messages:
+        print(json_text(message), file=sys.stderr)
 
 
 def _write_files(folder: Path, messages: list[MessageJson]) -> None:

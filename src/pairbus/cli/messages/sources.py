@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from azure.core.exceptions import AzureError
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
@@ -18,15 +18,16 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.message_client import connect, sdk_client
 from pairbus.cli.messages.message_json import (
-    UNREADABLE,
     MessageJson,
     Row,
     amqp_typed,
     row_of,
     to_json,
+    unreadable,
 )
 from pairbus.cli.messages.settlement import SettlementAction
 from pairbus.cli.target import Target
+from pairbus.fast.connection import attach_each
 from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.rows import DATA_BODY, STATES, UnreadableMessage, read
 
@@ -45,11 +46,16 @@ class Locked:
 class Source(ABC):
     """Raises the SDK's errors."""
 
-    waits_while_opening: ClassVar[bool] = False
-    """The first `receive` also waits for a session, so its wait must not be cut into slices."""
+    is_idle = True
+    """Nothing was asked for yet, so an interrupt may end the command at once."""
+    waits_in_one_piece = False
+    """The next `receive` also waits for a session, so its wait must not be cut into slices."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
+
+    def open(self) -> None:  # noqa: B027  # the SDK opens a session when it receives
+        """Connects, if that can be done before messages are asked for."""
 
     @abstractmethod
     def receive(self, count: int, *, wait_seconds: float) -> list[Locked]: ...
@@ -88,6 +94,12 @@ class FastSource(Source):
             mode="receiveAndDelete" if delete else "peekLock",
         )
 
+    def open(self) -> None:
+        [error] = attach_each([self._receiver])
+        if error is not None:
+            raise error
+        self.is_idle = False
+
     def receive(self, count: int, *, wait_seconds: float) -> list[Locked]:
         if self._deletes:
             # The service deletes every message that it sends, so request no more than `count`.
@@ -105,7 +117,7 @@ class FastSource(Source):
         except UnreadableMessage as error:
             if not self._deletes:
                 raise
-            return Locked({UNREADABLE: str(error)}, received)  # the others are gone as well
+            return Locked(unreadable(received.data, received.sequence_number, error), received)
         return Locked(to_json(row | {"lockedUntil": None}), received)
 
     def rest(self) -> list[Locked]:
@@ -134,7 +146,7 @@ class FastSource(Source):
 
 
 class SessionSource(Source):
-    waits_while_opening = True
+    waits_in_one_piece = True
 
     def __init__(
         self, target: Target, path: EntityPath, *, session_id: str | None, delete: bool
@@ -154,7 +166,8 @@ class SessionSource(Source):
             self._receiver = client.get_subscription_receiver(
                 path.entity, path.subscription, **settings
             )
-        self._is_open = False
+        # While the SDK opens a session, the service may send and delete messages of it.
+        self.is_idle = not delete
         self._stack.callback(self._receiver.close)
 
     def receive(self, count: int, *, wait_seconds: float) -> list[Locked]:
@@ -163,10 +176,10 @@ class SessionSource(Source):
                 max_message_count=count, max_wait_time=max(wait_seconds, 0.01)
             )
         except OperationTimeoutError:
-            if not self._is_open:
+            if self.waits_in_one_piece:
                 return []  # no session has a message
             raise
-        self._is_open = True
+        self.is_idle = self.waits_in_one_piece = False
         return [Locked(to_json(_row(message)), message) for message in found]
 
     def settle(
