@@ -5,22 +5,27 @@ several rules may read the same Facts. When its changes are written, only the pr
 application properties are taken apart, never the body; all other bytes stay unchanged.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.amqp.codec.sections import Parts, slice_message
 from pairbus.amqp.codec.stamp import with_application_properties, with_property, without_keys
 from pairbus.amqp.codec.types import Symbol, Timestamp
 from pairbus.amqp.codec.values import encode
-from pairbus.broker.rules import nodes
 from pairbus.broker.rules.compile import Compiler, property_name
 from pairbus.broker.rules.facts import ANNOTATIONS, FIELDS, SYSTEM_NAMES, Facts
 from pairbus.broker.rules.filters import EvaluationError, SqlAction
 from pairbus.broker.rules.operators import Value
 from pairbus.broker.rules.values import as_type_of, duration, moment, text, to_amqp, to_ms
 
+if TYPE_CHECKING:
+    from pairbus.broker.rules.compile import Node
+
+STATEMENTS_MAX: Final = 32
 ID_CHARACTERS_MAX: Final = 128
 _UINT_MAX: Final = 2**32 - 1
 _NULL: Final = encode(None)
@@ -45,9 +50,15 @@ Step = Callable[[Facts, PropertyChanges], None]
 def compile_action(action: SqlAction) -> Callable[[Facts], PropertyChanges]:
     """Raises RuleError. The function it returns raises EvaluationError and changes no facts."""
     compiler = Compiler(action.expression, action.parameters)
-    from pairbus.broker.rules.parse import parse_action  # imported late, as in compile.py
+    from pairbus.broker.rules.parse import parse  # imported late, as in compile.py
 
-    steps = [_step(compiler, statement) for statement in parse_action(action.expression)]
+    statements: list[Any] = parse(action.expression, "action").children
+    if len(statements) > STATEMENTS_MAX:
+        reason = (
+            f"an action has at most {STATEMENTS_MAX} statements, but this has {len(statements)}"
+        )
+        raise compiler.refused(statements[STATEMENTS_MAX], reason)
+    steps = [_step(compiler, statement) for statement in statements]
 
     def act(facts: Facts) -> PropertyChanges:
         draft, changes = facts.draft(), PropertyChanges()
@@ -58,42 +69,43 @@ def compile_action(action: SqlAction) -> Callable[[Facts], PropertyChanges]:
     return act
 
 
-def _step(compiler: Compiler, statement: nodes.Statement) -> Step:
-    target = statement.property
-    match statement:
-        case nodes.Assign(value=value) if target.is_system:
-            canonical = SYSTEM_NAMES.get(target.name.lower())
-            convert = None if canonical is None else _SETTABLE.get(canonical)
-            if canonical is None or convert is None:
-                reason = "is read-only" if canonical else "does not exist"
-                may = ", ".join(_SETTABLE)
-                raise compiler.refused(
-                    target.at, f"sys.{target.name} {reason}, an action may set {may}"
-                )
-            return _set_system(canonical, convert, compiler.value(value))
-        case nodes.Assign(value=value):
-            return _set_user(target.name, _copied_value(compiler, value))
-        case nodes.RemoveProperty() if target.is_system:
-            reason = f"system properties cannot be removed: SET sys.{target.name} = NULL clears it"
-            raise compiler.refused(target.at, reason)
-        case nodes.RemoveProperty():
-            return _remove_user(target.name)
+def _step(compiler: Compiler, statement: Node) -> Step:
+    children: list[Any] = statement.children
+    target, name = children[0], compiler.property(children[0])
+    if statement.data == "remove":
+        if name.is_system:
+            reason = f"system properties cannot be removed: SET sys.{name.name} = NULL clears it"
+            raise compiler.refused(target, reason)
+        return _remove_user(name.name)
+    value = children[-1]
+    if not name.is_system:
+        return _set_user(name.name, _copied_value(compiler, value))
+    canonical = SYSTEM_NAMES.get(name.name.lower())
+    convert = None if canonical is None else _SETTABLE.get(canonical)
+    if canonical is None or convert is None:
+        reason = "is read-only" if canonical else "does not exist"
+        may = ", ".join(_SETTABLE)
+        raise compiler.refused(target, f"sys.{name.name} {reason}, an action may set {may}")
+    return _set_system(canonical, convert, compiler.value(value))
 
 
-def _copied_value(compiler: Compiler, node: nodes.Expression) -> Value:
+def _copied_value(compiler: Compiler, node: Node) -> Value:
     """A value that is only copied keeps its AMQP type, even one that rules cannot compute with."""
-    if isinstance(node, nodes.Property) and not node.is_system:
-        lower = node.name.lower()
-        return lambda draft: draft.user.amqp.get(lower)
-    if isinstance(node, nodes.Lookup):
-        read = compiler.value(node.name)
+    compiled = compiler.value(node)  # which also checks it
+    children: list[Any] = node.children
+    if node.data == "property":
+        name = compiler.property(node)
+        lower = name.name.lower()
+        return compiled if name.is_system else lambda draft: draft.user.amqp.get(lower)
+    if node.data == "call" and len(children) == 2:
+        read = compiler.value(children[1])
 
         def look_up(draft: Facts) -> Any:
             name = read(draft)
             return None if name is None else draft.user.amqp.get(property_name(name))
 
         return look_up
-    return compiler.value(node)
+    return compiled
 
 
 def _set_user(name: str, read: Value) -> Step:

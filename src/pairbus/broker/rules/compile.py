@@ -1,17 +1,20 @@
-"""From filters to functions: each node of the syntax becomes one closure, called per message.
+"""From filters to functions: each node of the syntax tree becomes one closure, called per message.
 
 A predicate returns True, False or None for UNKNOWN; an expression returns a Python value, or None.
 The usual case, a property compared with a literal, gets a closure of its own without inner calls.
 The text of a rule is never run as code.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final, assert_never
+from math import isinf
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 from uuid import UUID, uuid4
 
-from pairbus.broker.rules import nodes
 from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts
 from pairbus.broker.rules.filters import (
     CORRELATION_PROPERTIES,
@@ -24,7 +27,6 @@ from pairbus.broker.rules.filters import (
     TrueFilter,
 )
 from pairbus.broker.rules.like import BadPattern, Pattern, compile_pattern
-from pairbus.broker.rules.nodes import INT64_MAX, INT64_MIN
 from pairbus.broker.rules.operators import (
     COMPARISONS,
     KINDS,
@@ -45,10 +47,17 @@ from pairbus.broker.rules.operators import (
     negated,
     signed,
 )
-from pairbus.broker.rules.values import to_python, utc
+from pairbus.broker.rules.values import INT64_MAX, INT64_MIN, to_python, utc
+
+if TYPE_CHECKING:
+    from lark import Token, Tree
+
+    Node = Tree[Token]
 
 DEPTH_MAX: Final = 64
 
+_SCOPES: Final = {"sys": True, "user": False}
+_ARGUMENT_COUNTS: Final = {"newid": 0, "property": 1, "p": 1}
 _VALUE_TYPES: Final = (str, bool, int, float, Decimal, datetime, timedelta, UUID, bytes)
 
 
@@ -64,9 +73,9 @@ def compile_filter(filter: Filter) -> Callable[[Facts], bool]:
             return lambda facts: False
         case SqlFilter(expression, parameters):
             # Loaded with the first expression: a broker without rules needs no parser.
-            from pairbus.broker.rules.parse import parse_filter
+            from pairbus.broker.rules.parse import parse
 
-            test = Compiler(expression, parameters).test(parse_filter(expression))
+            test = Compiler(expression, parameters).test(parse(expression, "filter"))
             return lambda facts: test(facts) is True
         case CorrelationFilter():
             return _correlation(filter)
@@ -120,6 +129,19 @@ def check_values(expression: str, values: Mapping[str, object]) -> dict[str, obj
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An expression whose value does not depend on the message."""
+
+    value: Any
+
+
+class PropertyName(NamedTuple):
+    is_system: bool
+    name: str
+    """As it was written. Names are compared in lower case."""
+
+
 class Compiler:
     """Compiles one rule. Holds its parameters, and counts how deep its nodes are nested."""
 
@@ -131,72 +153,81 @@ class Compiler:
         }
         self._depth = 0
 
-    def refused(self, at: nodes.Place, reason: str) -> RuleError:
-        return RuleError(self._expression, reason, line=at[0], column=at[1])
+    def refused(self, at: Node | Token, reason: str) -> RuleError:
+        """The error is where the node begins."""
+        while not isinstance(at, str):
+            at = at.children[0]
+        return RuleError(self._expression, reason, line=at.line, column=at.column)
 
-    def _deeper(self, node: nodes.Predicate | nodes.Expression) -> None:
+    def _deeper(self, node: Node) -> None:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise self.refused(node.at, f"nested deeper than {DEPTH_MAX}")
+            raise self.refused(node, f"nested deeper than {DEPTH_MAX}")
 
     # -- predicates ---------------------------------------------------------------------------
 
-    def test(self, node: nodes.Predicate) -> Test:
+    def test(self, node: Node) -> Test:
         self._deeper(node)
         made = self._test(node)
         self._depth -= 1
         return made
 
-    def _test(self, node: nodes.Predicate) -> Test:
-        match node:
-            case nodes.And():
-                return all_of([self.test(each) for each in node.operands])
-            case nodes.Or():
-                return any_of([self.test(each) for each in node.operands])
-            case nodes.Not():
-                return negated(self.test(node.operand))
-            case nodes.Compare():
-                return self._compare(node)
-            case nodes.In():
-                return self._in(node)
-            case nodes.Like():
-                made = self._like(node)
-                return negated(made) if node.negated else made
-            case nodes.IsNull():
-                return is_null(self.value(node.property), node.negated)
-            case nodes.Exists():
-                return exists(node.property)
+    def _test(self, node: Node) -> Test:
+        tokens = [each.type for each in node.children if isinstance(each, str)]
+        operands: list[Any] = [each for each in node.children if not isinstance(each, str)]
+        is_negated = "NOT" in tokens
+        match node.data:
+            case "conjunction":
+                return all_of([self.test(each) for each in operands])
+            case "disjunction":
+                return any_of([self.test(each) for each in operands])
+            case "negate":
+                return negated(self.test(operands[0]))
+            case "compare":
+                return self._compare(str(node.children[1]), *operands)
+            case "is_in":
+                return self._in(operands[0], operands[1:], is_negated)
+            case "is_like":
+                made = self._like(*operands)
+                return negated(made) if is_negated else made
+            case "is_null":
+                return is_null(self.value(operands[0]), is_negated)
+            case "exists":
+                return exists(self.property(operands[0]))
+        raise AssertionError(f"{node.data} is not a predicate of the grammar")
 
-    def _compare(self, node: nodes.Compare) -> Test:
-        symbol, left, right = node.symbol, self._known(node.left), self._known(node.right)
-        if isinstance(left, nodes.Literal) and not isinstance(right, nodes.Literal):
+    def _compare(self, symbol: str, left: Node, right: Node) -> Test:
+        first, second = self._constant(left), self._constant(right)
+        if first is not None and second is None:
             symbol, left, right = MIRRORED.get(symbol, symbol), right, left
-        if isinstance(right, nodes.Literal) and not _is_special(right.value):
-            if isinstance(left, nodes.Literal):
-                verdict = comparison(symbol)(left.value, right.value)
+            first, second = second, first
+        if second is not None and not _is_special(second.value):
+            if first is not None:
+                verdict = comparison(symbol)(first.value, second.value)
                 return lambda facts: verdict
-            return self._compare_literal(symbol, left, right.value)
-        first, second, compare = self.value(left), self.value(right), comparison(symbol)
-        return lambda facts: compare(first(facts), second(facts))
+            return self._compare_literal(symbol, left, second.value)
+        read_left, read_right, compare = self.value(left), self.value(right), comparison(symbol)
+        return lambda facts: compare(read_left(facts), read_right(facts))
 
-    def _compare_literal(self, symbol: str, left: nodes.Expression, literal: Any) -> Test:
+    def _compare_literal(self, symbol: str, left: Node, literal: Any) -> Test:
         kinds, operate = comparable_types(symbol, literal), COMPARISONS[symbol]
-        if isinstance(left, nodes.Property) and not left.is_system:
-            name = left.name.lower()
+        if left.data == "property":
+            is_system, name = self.property(left)
+            if is_system:
+                name = SYSTEM_NAMES.get(name.lower(), name)
+
+                def of_system(facts: Facts) -> bool | None:
+                    value = facts.system[name]
+                    return operate(value, literal) if value.__class__ in kinds else None
+
+                return of_system
+            lower = name.lower()
 
             def of_user(facts: Facts) -> bool | None:
-                value = facts.user[name]
+                value = facts.user[lower]
                 return operate(value, literal) if value.__class__ in kinds else None
 
             return of_user
-        if isinstance(left, nodes.Property):
-            name = system_name(left)
-
-            def of_system(facts: Facts) -> bool | None:
-                value = facts.system[name]
-                return operate(value, literal) if value.__class__ in kinds else None
-
-            return of_system
         read = self.value(left)
 
         def of_value(facts: Facts) -> bool | None:
@@ -205,37 +236,41 @@ class Compiler:
 
         return of_value
 
-    def _in(self, node: nodes.In) -> Test:
-        read = self.value(node.value)
-        known = [self._known(choice) for choice in node.choices]
-        literals = [each.value for each in known if isinstance(each, nodes.Literal)]
+    def _in(self, value: Node, choices: list[Node], is_negated: bool) -> Test:
+        read = self.value(value)
+        known = [self._constant(choice) for choice in choices]
+        literals = [each.value for each in known if each is not None]
         kinds = KINDS.get(literals[0].__class__, frozenset()) if literals else frozenset()
         if len(literals) == len(known) and all(
             each.__class__ in kinds and not _is_special(each) for each in literals
         ):
-            return is_member(read, frozenset(literals), kinds, node.negated)
-        choices = [self.value(each) for each in known]
+            return is_member(read, frozenset(literals), kinds, is_negated)
+        read_choices = [self.value(each) for each in choices]
 
         def among(facts: Facts) -> bool | None:
             value = read(facts)
             verdict: bool | None = False
-            for choice in choices:
+            for choice in read_choices:
                 same = equal(value, choice(facts))
                 if same:
-                    return not node.negated
+                    return not is_negated
                 if same is None:
                     verdict = None
-            return verdict if verdict is None else node.negated
+            return verdict if verdict is None else is_negated
 
         return among
 
-    def _like(self, node: nodes.Like) -> Test:
-        read, pattern = self.value(node.value), self._known(node.pattern)
-        escape = None if node.escape is None else self._known(node.escape)
-        if isinstance(pattern, nodes.Literal) and (
-            escape is None or isinstance(escape, nodes.Literal)
-        ):
-            return self._like_literal(read, pattern, escape)
+    def _like(self, value: Node, pattern: Node, escape: Node | None = None) -> Test:
+        read, known = self.value(value), self._constant(pattern)
+        known_escape = Constant(None) if escape is None else self._constant(escape)
+        if known is not None and known_escape is not None:
+            if known.value is None or (escape is not None and known_escape.value is None):
+                return after(read, None)
+            try:
+                compiled = _pattern(known.value, known_escape.value)
+            except BadPattern as error:
+                raise self.refused(pattern, f"LIKE: {error}") from error
+            return lambda facts: _matches(compiled, read(facts), facts)
         read_pattern = self.value(pattern)
         read_escape = None if escape is None else self.value(escape)
 
@@ -253,59 +288,98 @@ class Compiler:
 
         return like
 
-    def _like_literal(
-        self, read: Value, pattern: nodes.Literal, escape: nodes.Literal | None
-    ) -> Test:
-        if pattern.value is None or (escape is not None and escape.value is None):
-            return after(read, None)
-        try:
-            compiled = _pattern(pattern.value, None if escape is None else escape.value)
-        except BadPattern as error:
-            raise self.refused(pattern.at, f"LIKE: {error}") from error
-
-        def like(facts: Facts) -> bool | None:
-            return _matches(compiled, read(facts), facts)
-
-        return like
-
     # -- expressions --------------------------------------------------------------------------
 
-    def _known(self, node: nodes.Expression) -> nodes.Expression:
-        """The node as a literal, if its value does not depend on the message."""
-        if isinstance(node, nodes.Parameter):
-            if node.name.lower() not in self._parameters:
-                raise self.refused(node.at, f"the parameter @{node.name} has no value")
-            return nodes.Literal(self._parameters[node.name.lower()], node.at)
-        if isinstance(node, nodes.Sign):
-            operand = node.operand
-            if isinstance(operand, nodes.Literal) and operand.value.__class__ in (int, float):
-                return nodes.Literal(signed(node.symbol, operand.value), node.at)
-        return node
+    def _constant(self, node: Node) -> Constant | None:
+        """None if the value depends on the message."""
+        children: list[Any] = node.children
+        match node.data, children:
+            case "parameter", [token]:
+                name = str(token[1:])
+                if name.lower() not in self._parameters:
+                    raise self.refused(node, f"the parameter @{name} has no value")
+                return Constant(self._parameters[name.lower()])
+            case "signed", [symbol, operand] if operand.data in ("integer", "float"):
+                return Constant(signed(str(symbol), self._number(operand)))
+            case "integer" | "float", _:
+                return Constant(self._number(node))
+            case "string", [token]:
+                return Constant(token[1:-1].replace("''", "'"))
+            case "true", _:
+                return Constant(True)
+            case "false", _:
+                return Constant(False)
+            case "null", _:
+                return Constant(None)
+        return None
 
-    def value(self, node: nodes.Expression) -> Value:
+    def _number(self, node: Node) -> int | float:
+        token = str(node.children[0])
+        if node.data == "integer":
+            whole = int(token)
+            if whole > INT64_MAX:
+                reason = f"{token} is too large: an integer is at most {INT64_MAX}"
+                raise self.refused(node, reason)
+            return whole
+        number = float(token)
+        if isinf(number):
+            raise self.refused(node, f"{token} is too large for a double")
+        return number
+
+    def value(self, node: Node) -> Value:
         self._deeper(node)
-        made = self._value(self._known(node))
+        constant = self._constant(node)
+        made = self._value(node) if constant is None else _always(constant.value)
         self._depth -= 1
         return made
 
-    def _value(self, node: nodes.Expression) -> Value:
-        match node:
-            case nodes.Literal(value):
-                return lambda facts: value
-            case nodes.Property():
-                return property_value(node)
-            case nodes.NewId():
-                return lambda facts: uuid4()
-            case nodes.Lookup():
-                return lookup(self.value(node.name))
-            case nodes.Sign():
-                symbol, operand = node.symbol, self.value(node.operand)
+    def _value(self, node: Node) -> Value:
+        children: list[Any] = node.children
+        match node.data:
+            case "property":
+                return property_value(self.property(node))
+            case "call":
+                return self._call(children[0], children[1:])
+            case "signed":
+                symbol, operand = str(children[0]), self.value(children[1])
                 return lambda facts: signed(symbol, operand(facts))
-            case nodes.Chain():
-                first = self.value(node.first)
-                return chained(first, [(each, self.value(other)) for each, other in node.rest])
-            case nodes.Parameter():
-                raise AssertionError("_known has replaced it")
+            case "sum" | "product":  # flat: only what was written nested is nested
+                symbols = [str(token) for token in children[1::2]]
+                first, *others = [self.value(each) for each in children[::2]]
+                return chained(first, list(zip(symbols, others, strict=True)))
+        raise AssertionError(f"{node.data} is not an expression of the grammar")
+
+    def _call(self, function: Token, arguments: list[Node]) -> Value:
+        count = _ARGUMENT_COUNTS.get(function.lower())
+        if count is None:
+            reason = f"there is no function {str(function)!r}, only newid(), property() and p()"
+            raise self.refused(function, reason)
+        if len(arguments) != count:
+            reason = f"{function}() takes {count} arguments, not {len(arguments)}"
+            raise self.refused(function, reason)
+        return lookup(self.value(arguments[0])) if count else lambda facts: uuid4()
+
+    def property(self, node: Node) -> PropertyName:
+        """The property that a node of this kind names."""
+        *scopes, name = [self._identifier(token) for token in node.children]
+        if not scopes:
+            return PropertyName(False, name)
+        if scopes[0].lower() not in _SCOPES:
+            raise self.refused(node, f"{scopes[0]!r} is not a scope; use sys or user")
+        return PropertyName(_SCOPES[scopes[0].lower()], name)
+
+    def _identifier(self, token: Any) -> str:
+        if token.type == "NAME":
+            return str(token)
+        closing = token[-1]
+        name: str = token[1:-1].replace(closing * 2, closing)
+        if not name:
+            raise self.refused(token, "the name is empty")
+        return name
+
+
+def _always(value: object) -> Value:
+    return lambda facts: value
 
 
 def _is_special(value: object) -> bool:
@@ -333,15 +407,11 @@ def _matches(pattern: Pattern, value: object, facts: Facts) -> bool | None:
 # -- properties ------------------------------------------------------------------------------
 
 
-def system_name(node: nodes.Property) -> str:
-    return SYSTEM_NAMES.get(node.name.lower(), node.name)
-
-
-def property_value(node: nodes.Property) -> Value:
-    if node.is_system:
-        canonical = system_name(node)
+def property_value(of: PropertyName) -> Value:
+    lower = of.name.lower()
+    if of.is_system:
+        canonical = SYSTEM_NAMES.get(lower, of.name)
         return lambda facts: facts.system[canonical]
-    lower = node.name.lower()
     return lambda facts: facts.user[lower]
 
 
@@ -360,9 +430,9 @@ def lookup(name: Value) -> Value:
     return value
 
 
-def exists(node: nodes.Property) -> Test:
+def exists(of: PropertyName) -> Test:
     """A system property exists if the message has it."""
-    if node.is_system:
-        return is_null(property_value(node), True)
-    lower = node.name.lower()
+    if of.is_system:
+        return is_null(property_value(of), True)
+    lower = of.name.lower()
     return lambda facts: lower in facts.user.read()

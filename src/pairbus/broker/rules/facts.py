@@ -88,10 +88,6 @@ class SystemValues(dict[str, object]):
             self.annotations = read_annotations(self.parts.annotations)
         return self.annotations.get(key)
 
-    def moment(self, key: str) -> datetime | None:
-        given = self.given.get(key)
-        return from_ms(given) if isinstance(given, int) else None
-
     def draft(self) -> SystemValues:
         copy = SystemValues(self.parts, self.given)
         copy.annotations = self.annotations
@@ -107,9 +103,7 @@ def _field(name: str) -> Callable[[SystemValues], object]:
         match value:
             case None:
                 return None
-            case str():
-                return str(value)
-            case UUID():
+            case str() | UUID():
                 return str(value)
             case int():
                 return str(int(value))
@@ -141,7 +135,11 @@ def _given(key: str) -> Callable[[SystemValues], object]:
 
 
 def _moment(key: str) -> Callable[[SystemValues], object]:
-    return lambda values: values.moment(key)
+    def read(values: SystemValues) -> datetime | None:
+        given = values.given.get(key)
+        return from_ms(given) if isinstance(given, int) else None
+
+    return read
 
 
 _READERS: Final[dict[str, Callable[[SystemValues], object]]] = {
@@ -221,30 +219,10 @@ class Facts:
         self.budget = budget
 
     @classmethod
-    def from_parts(
-        cls,
-        parts: Parts,
-        *,
-        sequence: int | None = None,
-        enqueued_sequence: int | None = None,
-        enqueued_ms: int | None = None,
-        expires_ms: int | None = None,
-        delivery_count: int = 0,
-        size: int | None = None,
-        state: int = 0,
-        dead_letter_source: str | None = None,
-    ) -> Facts:
-        given: dict[str, int | str | None] = {
-            "sequence": sequence,
-            "enqueued_sequence": enqueued_sequence,
-            "enqueued_ms": enqueued_ms,
-            "expires_ms": expires_ms,
-            "delivery_count": delivery_count,
-            "size": size,
-            "state": state,
-            "dead_letter_source": dead_letter_source,
-        }
-        return cls(SystemValues(parts, given), UserValues(parts), WorkBudget())
+    def from_parts(cls, parts: Parts, **given: int | str | None) -> Facts:
+        """`given`: what the broker knows of the message, by the keys in `_READERS`."""
+        known = {"delivery_count": 0, "state": 0, **given}
+        return cls(SystemValues(parts, known), UserValues(parts), WorkBudget())
 
     def draft(self) -> Facts:
         """A copy for an action to change."""

@@ -16,8 +16,7 @@ from uuid import UUID
 
 from pairbus.broker.rules.facts import Facts
 from pairbus.broker.rules.filters import EvaluationError
-from pairbus.broker.rules.nodes import INT64_MAX, INT64_MIN
-from pairbus.broker.rules.values import text
+from pairbus.broker.rules.values import INT64_MAX, INT64_MIN, text
 
 Value = Callable[[Facts], Any]
 Test = Callable[[Facts], bool | None]

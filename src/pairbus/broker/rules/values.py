@@ -35,6 +35,8 @@ from pairbus.amqp.codec.types import (
     UShort,
 )
 
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
 _YEAR_1: Final = datetime(1, 1, 1, tzinfo=UTC)
 _MS_MIN: Final = (_YEAR_1 - EPOCH) // MILLISECOND
 _MS_MAX: Final = (datetime(9999, 12, 31, 23, 59, 59, 999000, UTC) - EPOCH) // MILLISECOND
