@@ -8,7 +8,7 @@ exceptions. It has no sessions, no deferral, no WebSockets and no retries.
     token_cache.py tokens.py   logging in with an identity; tokens on a connection
     client.py       FastClient, which makes everything else
     connection_cache.py   clients that outlive a task
-    sender.py receiver.py management.py   what a client makes for an entity
+    sender.py receiver.py settlement.py management.py   what a client makes for an entity
     message.py errors.py                  what they return and raise
     columns.py rows.py compose.py typed.py   messages as rows of plain values, and back
     peek.py         reading an entity by sequence number

@@ -194,10 +194,9 @@ class Attachment(ABC, Generic[L]):
 
     def __init__(self, namespace: NamespaceConnection, path: str) -> None:
         self.path = path
+        self.is_closed = False
         self._namespace = namespace
-        self._connection: Connection | None = None
         self._link: L | None = None
-        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path!r} of {self._namespace.namespace}>"
@@ -214,7 +213,7 @@ class Attachment(ABC, Generic[L]):
 
     def _ready(self) -> tuple[Connection, L]:
         """The link, attached again if it was lost. Raises ClientError."""
-        if self._is_closed:
+        if self.is_closed:
             raise ValueError(f"{self!r} is closed")
         self._check_link()
         if self._alive() is None:
@@ -222,9 +221,9 @@ class Attachment(ABC, Generic[L]):
             [error] = _attach([self])
             if error is not None:
                 raise error
-        assert self._connection is not None
+        assert self._namespace.current is not None
         assert self._link is not None
-        return self._connection, self._link
+        return self._namespace.current, self._link
 
     def _check_link(self) -> None:
         """Renew tokens if it is time. That waits for an answer, and the link may end in the
@@ -238,16 +237,13 @@ class Attachment(ABC, Generic[L]):
     def _keep_received(self) -> None:
         """Called when the link is lost: keep the messages that it delivered."""
 
-    def _alive(self) -> tuple[Connection, L] | None:
-        """The link if it is alive; attaches nothing."""
-        link, connection = self._link, self._connection
-        if link is None or connection is None or connection.is_over or not link.alive:
-            return None
-        return connection, link
+    def _alive(self) -> L | None:
+        """The link if it is alive, and with it its connection; attaches nothing."""
+        return self._link if self._link is not None and self._link.alive else None
 
     def take_over(self, other: Self) -> None:
         """Use the link of another one that nobody uses any more."""
-        self._connection, self._link, other._link = other._connection, other._link, None
+        self._link, other._link = other._link, None
 
     @property
     def is_attached(self) -> bool:
@@ -255,12 +251,11 @@ class Attachment(ABC, Generic[L]):
 
     def close(self) -> object:
         """Detach. Never raises."""
-        alive = self._alive()
-        if alive is not None and not self._is_closed:
-            connection, link = alive
+        link, connection = self._alive(), self._namespace.current
+        if link is not None and connection is not None:
             with contextlib.suppress(ClientError):
                 connection.detach(link, self._namespace.deadline(CLOSE_SECONDS))
-        self._is_closed = True
+        self.is_closed = True
         self._link = None
         return None
 
@@ -272,7 +267,7 @@ def attach_all(
 
     Never raises: a later call that needs a failed link tries again and raises the error.
     """
-    new = [one for one in attachments if one._link is None and not one._is_closed]
+    new = [one for one in attachments if one._link is None and not one.is_closed]
     if len(new) > 1:
         with contextlib.suppress(ClientError, AzureError):
             _attach(new)
@@ -321,7 +316,7 @@ def _attach(
             continue
         what = f"a link of {one.path!r}"
         if link.attached:
-            one._connection, one._link = connection, link
+            one._link = link
         elif link.is_over:
             errors[index] = LinkLost(f"{what} was refused", link.error)
         else:

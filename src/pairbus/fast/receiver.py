@@ -5,32 +5,30 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Self
 from uuid import uuid4
 
 from azure.core.exceptions import AzureError
-from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.client.blocking import (
     ClientError,
     ClientReceiverLink,
     Connection,
     ConnectionLost,
-    PeerSilent,
     SettlementGroup,
 )
 from pairbus.amqp.outcomes import ACCEPTED, RELEASED, AmqpError, Outcome, modified, rejected
 from pairbus.cost.meter import Tally, units_of_all
 from pairbus.fast.connection import CLOSE_SECONDS, Attachment, NamespaceConnection
-from pairbus.fast.errors import SettleFailed, from_refusal
 from pairbus.fast.management import Disposition, Management
 from pairbus.fast.message import ReceivedMessage
+from pairbus.fast.settlement import PendingSettlement as PendingSettlement
 
 _ABANDONED: Final = modified(failed=True)
 _SIZE_UNKNOWN: Final = 256 * 1024
 """The size of a message before the first one has come: the largest of the Standard tier."""
 _MODES: Final = ("peekLock", "receiveAndDelete")
-_Failed = list[tuple[ReceivedMessage, ServiceBusError]]
 
 
 class Receiver(Attachment[ClientReceiverLink]):
@@ -70,20 +68,14 @@ class Receiver(Attachment[ClientReceiverLink]):
         self._was_answered = False
 
     @property
-    def is_closed(self) -> bool:
-        return self._is_closed
-
-    @property
     def has_locks(self) -> bool:
         """Whether messages are in the buffer, or may still come. After `stop`, it is false if the
         service has answered. With receiveAndDelete, it is always true.
         """
-        link = self._link
-        return (
-            self._deletes
-            or bool(self._kept)
-            or (self._alive() is not None and link is not None and bool(link.inbox or link.credit))
-        )
+        if self._deletes or self._kept:
+            return True
+        link = self._alive()
+        return link is not None and bool(link.inbox or link.credit)
 
     def take_over(self, other: Self) -> None:
         super().take_over(other)
@@ -111,9 +103,7 @@ class Receiver(Attachment[ClientReceiverLink]):
         with self._namespace.translating_errors(f"receiving from {self.path!r}"):
             self._check_link()
             if self._kept:
-                taken, self._kept = self._kept[:max_count], self._kept[max_count:]
-                self._took(taken)
-                return taken
+                return self._take_kept(max_count)
             connection, link = self._ready()
             self._grant(link)
             if len(link.inbox) < max_count:
@@ -136,15 +126,17 @@ class Receiver(Attachment[ClientReceiverLink]):
         with self._namespace.translating_errors(f"receiving from {self.path!r}"):
             self._check_link()
             if self._kept:
-                count = _count_within(self._kept, max_count, max_bytes)
-                taken, self._kept = self._kept[:count], self._kept[count:]
-                self._took(taken)
-                return taken
+                return self._take_kept(_count_within(self._kept, max_count, max_bytes))
             _, link = self._ready()
             if not link.inbox:
                 self._grant(link)
                 return []
             return self._take(link, _count_within(link.inbox, max_count, max_bytes))
+
+    def _take_kept(self, max_count: int) -> list[ReceivedMessage]:
+        taken, self._kept = self._kept[:max_count], self._kept[max_count:]
+        self._took(taken)
+        return taken
 
     def _take(self, link: ClientReceiverLink, max_count: int) -> list[ReceivedMessage]:
         taken = link.inbox
@@ -177,10 +169,10 @@ class Receiver(Attachment[ClientReceiverLink]):
         """Have the service send what it has, and take the credit back. If no message comes before
         `has_credit` is false, the entity is empty. The next message that is taken ends this.
         """
-        alive = self._alive()
-        if alive is not None:
+        link = self._alive()
+        if link is not None:
             self._is_draining = True
-            alive[1].drain()
+            link.drain()
 
     @property
     def is_draining(self) -> bool:
@@ -283,26 +275,26 @@ class Receiver(Attachment[ClientReceiverLink]):
         if self._deletes:
             raise ValueError(f"{self!r} has nothing to settle: its mode is receiveAndDelete")
         here, elsewhere = self._by_link(received)
-
-        def by_token() -> _Failed:
-            return self._management.settle_each(elsewhere, disposition, reason, description)
-
-        pending = PendingSettlement(
-            self._namespace, self.path, here, by_token if elsewhere else None, self._tally
+        by_token = partial(
+            self._management.settle_each, elsewhere, disposition, reason, description
         )
-        alive = self._alive()
-        if here and alive is not None:
-            pending.send(*alive, outcome)
-        return pending
+        return PendingSettlement(
+            self._namespace,
+            self.path,
+            self._alive(),
+            here,
+            outcome,
+            self._tally,
+            by_token=by_token if elsewhere else None,
+        )
 
     def _by_link(
         self, received: Sequence[ReceivedMessage]
     ) -> tuple[Sequence[ReceivedMessage], Sequence[ReceivedMessage]]:
         """Splits the messages: those that the current link delivered, and the others."""
-        alive = self._alive()
-        if alive is None:
+        link = self._alive()
+        if link is None:
             return [], received
-        link = alive[1]
         if all(one.link is link for one in received):
             return received, []
         here = [one for one in received if one.link is link]
@@ -335,9 +327,8 @@ class Receiver(Attachment[ClientReceiverLink]):
     def _release_quickly(self, received: list[ReceivedMessage]) -> None:
         """Releases messages without waiting for answers on the link: `stop_all` does."""
         here, elsewhere = self._by_link(received)
-        alive = self._alive()
-        if alive is not None:
-            connection, link = alive
+        link, connection = self._alive(), self._namespace.current
+        if link is not None and connection is not None:
             ids = sorted([one.delivery_id for one in here])
             self._releasing = link.settle(ids, RELEASED, two_phase=True)
             connection.exchange(0.0)
@@ -353,7 +344,7 @@ class Receiver(Attachment[ClientReceiverLink]):
 
     def close(self) -> list[ReceivedMessage]:
         """`stop`, and detach."""
-        left = [] if self._is_closed else self.stop()
+        left = [] if self.is_closed else self.stop()
         super().close()
         return left
 
@@ -390,144 +381,27 @@ def _unlocked(link: ClientReceiverLink, number: int, tag: bytes, data: bytes) ->
     return ReceivedMessage(link, number, b"", data)
 
 
-class PendingSettlement:
-    """A settlement that a receiver has started. Call `wait` once."""
-
-    __slots__ = (
-        "_by_token",
-        "_connection",
-        "_due",
-        "_error",
-        "_here",
-        "_link",
-        "_namespace",
-        "_path",
-        "_sent",
-        "_tally",
-    )
-
-    def __init__(
-        self,
-        namespace: NamespaceConnection,
-        path: str,
-        here: Sequence[ReceivedMessage],
-        by_token: Callable[[], _Failed] | None,
-        tally: Tally,
-    ) -> None:
-        """`here`: messages that the receiver's link delivered. `by_token` settles the others."""
-        self._namespace = namespace
-        self._path = path
-        self._here = here
-        self._by_token = by_token
-        self._tally = tally
-        self._connection: Connection | None = None
-        self._link: ClientReceiverLink | None = None
-        self._sent: SettlementGroup | None = None
-        self._due = 0.0
-        self._error: AzureError | None = None
-
-    @property
-    def _what(self) -> str:
-        return f"settling {len(self._here)} messages of {self._path!r}"
-
-    @property
-    def is_sent(self) -> bool:
-        """Whether the service gets the settlement even if this process dies. If not, `wait` must
-        send it.
-        """
-        return self._by_token is None and self._error is None
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether `wait` returns at once: the answers have come, are overdue, or will not come."""
-        connection, link, sent = self._connection, self._link, self._sent
-        if not self.is_sent or connection is None or link is None or sent is None:
-            return True
-        return (
-            not sent.left
-            or link.is_over
-            or connection.is_over
-            or time.monotonic() >= min(self._due, self._namespace.latest_deadline)
-        )
-
-    def send(self, connection: Connection, link: ClientReceiverLink, outcome: Outcome) -> None:
-        """Raises nothing: `wait` does."""
-        self._connection, self._link = connection, link
-        ids = sorted([one.delivery_id for one in self._here])
-        try:
-            with self._namespace.translating_errors(self._what):
-                self._namespace.connection()  # renews tokens if they are due
-                self._sent = connection.begin_settling(link, ids, outcome)
-                # Once the operating system has the bytes, the settlement is sent even if this
-                # process dies.
-                self._due = self._namespace.deadline()
-                connection.flush(self._due)
-        except AzureError as error:
-            self._error = error
-
-    def wait(self) -> None:
-        """Returns when all are settled. Raises SettleFailed, or an error that leaves it unknown."""
-        failed: _Failed = []
-        if self._here:
-            refusals = self._answer()
-            if refusals:
-                what = f"settling of {self._path!r}"
-                failed = [
-                    (one, from_refusal(refusals[one.delivery_id], what))
-                    for one in self._here
-                    if one.delivery_id in refusals
-                ]
-            self._tally.settle += len(self._here) - len(failed)
-            for one in self._here:
-                one.link = None
-        if self._by_token is not None:
-            failed += self._by_token()
-        if failed:
-            raise SettleFailed(self._path, failed)
-
-    def _answer(self) -> dict[int, AmqpError]:
-        if self._error is not None:
-            raise self._error
-        connection, link, sent = self._connection, self._link, self._sent
-        assert connection is not None
-        assert link is not None
-        assert sent is not None
-        with self._namespace.translating_errors(self._what):
-            try:
-                due = min(self._due, self._namespace.latest_deadline)
-                return connection.settled(link, sent, until=due)
-            except PeerSilent:
-                link.detach()  # a late answer could be mistaken for another: use the lock token
-                raise
-
-
 # -- several receivers ------------------------------------------------------------------------
 
 
 def stop_all(receivers: Sequence[Receiver]) -> list[ReceivedMessage]:
     """`stop` for several receivers of one client, all at the same time."""
-    links: list[ClientReceiverLink] = []
-    connection: Connection | None = None
-    for receiver in receivers:
-        alive = receiver._alive()
-        if alive is not None:
-            connection, link = alive
-            link.drain()
-            links.append(link)
-    if connection is not None:
-        with contextlib.suppress(ClientError):
-            connection.wait_quietly(
-                lambda: all(not link.credit or link.is_over for link in links),
-                receivers[0]._namespace.deadline(CLOSE_SECONDS),
-            )
+
+    def wait(done: Callable[[], bool]) -> None:
+        namespace = receivers[0]._namespace
+        if namespace.current is not None:
+            with contextlib.suppress(ClientError):
+                namespace.current.wait_quietly(done, namespace.deadline(CLOSE_SECONDS))
+
+    links = [link for receiver in receivers if (link := receiver._alive()) is not None]
+    for link in links:
+        link.drain()
+    if links:
+        wait(lambda: all(not link.credit or link.is_over for link in links))
     left = [one for receiver in receivers for one in receiver._stopped()]
-    if connection is not None and any(receiver._is_releasing for receiver in receivers):
+    if any(receiver._is_releasing for receiver in receivers):
         # Until then, whoever receives next would get what is behind the released messages.
-        with contextlib.suppress(ClientError):
-            connection.wait_quietly(
-                lambda: not any(receiver._is_releasing for receiver in receivers),
-                receivers[0]._namespace.deadline(CLOSE_SECONDS),
-            )
+        wait(lambda: not any(receiver._is_releasing for receiver in receivers))
         for receiver in receivers:
             if receiver._is_releasing and receiver._link is not None:
                 receiver._link.detach()  # as in PendingSettlement
