@@ -11,36 +11,12 @@ from enum import Enum, auto
 from typing import Final, TypeVar
 
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.faults.kinds import (
-    CannotContact,
-    CannotManage,
-    CannotReceive,
-    CannotSend,
-    ClockJump,
-    CutAfterAccept,
-    CutInTransfer,
-    DelayedVisibility,
-    DiskFull,
-    Error,
-    Fault,
-    Hang,
-    Mode,
-    Operation,
-    Restart,
-    Slow,
-    SlowDisk,
-    Throttle,
-    Unreachable,
-)
+from pairbus.broker.faults import kinds
+from pairbus.broker.faults.kinds import Fault, Mode, Operation
 from pairbus.broker.faults.schedule import RunningFault
 
 _SERVER_BUSY: Final = "com.microsoft:server-busy"
 _DETACH_FORCED: Final = "amqp:link:detach-forced"
-_CANNOT: Final[dict[type, Operation]] = {
-    CannotSend: Operation.SEND,
-    CannotReceive: Operation.RECEIVE,
-    CannotManage: Operation.MANAGE,
-}
 
 F = TypeVar("F", bound=Fault)
 
@@ -68,16 +44,15 @@ class ActiveFaults:
         """
         for running in self._faults:
             fault = running.fault
-            if isinstance(fault, Throttle):
+            if isinstance(fault, kinds.Throttle):
                 error = AmqpError(_SERVER_BUSY, f"the server is busy: wait a bit ({_by(running)})")
                 is_meant, probability = _meets(fault.on, operations), 1 - fault.rate
-            elif isinstance(fault, Error):
+            elif isinstance(fault, kinds.Error):
                 error = AmqpError(fault.condition, f"{fault.description} ({_by(running)})")
                 is_meant, probability = _meets(fault.on, operations), fault.probability
-            elif isinstance(fault, CannotSend | CannotReceive | CannotManage):
-                operation = _CANNOT[type(fault)]
-                error = AmqpError(fault.condition, f"cannot {operation} ({_by(running)})")
-                is_meant, probability = operation in operations, 1.0
+            elif isinstance(fault, kinds.Cannot):
+                error = AmqpError(fault.condition, f"cannot {fault.operation} ({_by(running)})")
+                is_meant, probability = fault.operation in operations, 1.0
             else:
                 continue
             if is_meant and running.covers(entity) and running.strikes(probability):
@@ -88,7 +63,7 @@ class ActiveFaults:
         """Returns the error that closes, or refuses, every link to the entity."""
         for running in self._faults:
             fault = running.fault
-            if isinstance(fault, CannotReceive):
+            if isinstance(fault, kinds.CannotReceive):
                 if receives and running.covers(entity):
                     running.hits += 1
                     return AmqpError(fault.condition, f"cannot receive ({_by(running)})")
@@ -100,7 +75,7 @@ class ActiveFaults:
     @property
     def is_cut_off(self) -> bool:
         """A client that sends anything loses its connection."""
-        return any(self._of(CannotContact, None))
+        return any(self._of(kinds.CannotContact, None))
 
     @property
     def is_refusing(self) -> bool:
@@ -108,24 +83,24 @@ class ActiveFaults:
         return any(
             running.scope is None and _closes(running.fault)
             for running in self._faults
-            if not isinstance(running.fault, CannotContact)
+            if not isinstance(running.fault, kinds.CannotContact)
         )
 
     # bytes: of the whole namespace if the entity is None, else of that entity
 
     def silence(self, entity: str | None) -> Silence | None:
-        for _, fault in self._of(Unreachable, entity):
+        for _, fault in self._of(kinds.Unreachable, entity):
             if fault.mode is Mode.DROP:
                 return Silence.DROP
-        return Silence.HANG if any(self._of(Hang, entity)) else None
+        return Silence.HANG if any(self._of(kinds.Hang, entity)) else None
 
     def is_slow(self, entity: str | None) -> bool:
-        return any(self._of(Slow, entity))
+        return any(self._of(kinds.Slow, entity))
 
     def latency_seconds(self, entity: str | None) -> float:
         return sum(
             running.draw_seconds(fault.latency_seconds, fault.distribution)
-            for running, fault in self._of(Slow, entity)
+            for running, fault in self._of(kinds.Slow, entity)
             if fault.latency_seconds
         )
 
@@ -133,7 +108,7 @@ class ActiveFaults:
         """How long the bytes take at the limited bandwidth."""
         rates = [
             fault.bytes_per_second
-            for _, fault in self._of(Slow, entity)
+            for _, fault in self._of(kinds.Slow, entity)
             if fault.bytes_per_second is not None
         ]
         return size_bytes / min(rates) if rates else 0.0
@@ -143,31 +118,30 @@ class ActiveFaults:
     def visible_at_ms(self, entity: str, *, now_ms: int) -> int | None:
         """When a message that is sent now becomes visible. None: at once."""
         delays = []
-        for running, fault in self._of_any(DelayedVisibility, entity):
+        for running, fault in self._of_any(kinds.DelayedVisibility, entity):
             running.hits += 1
             delays.append(fault.delay_seconds)
         return now_ms + int(max(delays) * 1000) if delays else None
 
     def cuts_after_accept(self, entity: str) -> bool:
-        return any(
-            running.strikes(fault.probability)
-            for running, fault in self._of_any(CutAfterAccept, entity)
-        )
+        return self._cuts(kinds.CutAfterAccept, entity)
 
     def cuts_in_transfer(self, entity: str) -> bool:
+        return self._cuts(kinds.CutInTransfer, entity)
+
+    def _cuts(self, kind: type[kinds.Cut], entity: str) -> bool:
         return any(
-            running.strikes(fault.probability)
-            for running, fault in self._of_any(CutInTransfer, entity)
+            running.strikes(fault.probability) for running, fault in self._of_any(kind, entity)
         )
 
     # the namespace
 
     @property
     def has_disk_faults(self) -> bool:
-        return any(self._of(DiskFull, None)) or any(self._of(SlowDisk, None))
+        return any(self._of(kinds.DiskFull, None)) or any(self._of(kinds.SlowDisk, None))
 
     def is_disk_full(self) -> bool:
-        full = [running for running, _ in self._of(DiskFull, None)]
+        full = [running for running, _ in self._of(kinds.DiskFull, None)]
         for running in full:
             running.hits += 1
         return bool(full)
@@ -175,12 +149,12 @@ class ActiveFaults:
     def commit_seconds(self) -> float:
         return sum(
             running.draw_seconds(fault.latency_seconds, fault.distribution)
-            for running, fault in self._of(SlowDisk, None)
+            for running, fault in self._of(kinds.SlowDisk, None)
         )
 
     @property
     def clock_offset_seconds(self) -> float:
-        return sum(fault.offset_seconds for _, fault in self._of(ClockJump, None))
+        return sum(fault.offset_seconds for _, fault in self._of(kinds.ClockJump, None))
 
     # which
 
@@ -205,8 +179,8 @@ class ActiveFaults:
 
 def _closes(fault: Fault) -> bool:
     """Whether the fault allows no link or connection."""
-    return isinstance(fault, Restart | CannotContact) or (
-        isinstance(fault, Unreachable) and fault.mode is Mode.REFUSE
+    return isinstance(fault, kinds.Restart | kinds.CannotContact) or (
+        isinstance(fault, kinds.Unreachable) and fault.mode is Mode.REFUSE
     )
 
 

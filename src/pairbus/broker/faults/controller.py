@@ -37,7 +37,7 @@ class FaultyClient(Protocol):
 
 
 class FaultTarget(Protocol):
-    """A namespace, as far as the controller is concerned."""
+    """A namespace, as far as faults are concerned."""
 
     name: str
     clock: Callable[[], float]

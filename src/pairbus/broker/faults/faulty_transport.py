@@ -16,6 +16,7 @@ from pairbus.amqp.engine import Attached, Detached, Disposed, Event, Flowed, Lin
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.active_faults import ActiveFaults, Silence
+from pairbus.broker.faults.controller import FaultTarget
 
 _HELD_BYTES_MAX: Final = 4 * 1024 * 1024
 """Held input of one connection. Above this, reading pauses."""
@@ -23,16 +24,6 @@ _EVENT_BYTES: Final = 200
 _NOW_SECONDS: Final = 0.0005
 
 T = TypeVar("T")
-
-
-class FaultyNamespace(Protocol):
-    """A namespace, as far as a FaultyTransport is concerned."""
-
-    @property
-    def active_faults(self) -> ActiveFaults | None: ...
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
-    def run(self) -> None: ...
 
 
 class FaultyConnection(Protocol):
@@ -57,7 +48,7 @@ class FaultyConnection(Protocol):
 
 
 class FaultyTransport:
-    def __init__(self, connection: FaultyConnection, namespace: FaultyNamespace) -> None:
+    def __init__(self, connection: FaultyConnection, namespace: FaultTarget) -> None:
         self._connection = connection
         self._namespace = namespace
         self._loop = namespace.loop

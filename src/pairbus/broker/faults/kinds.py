@@ -9,11 +9,12 @@ are real time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, ClassVar, Final
 
 from pairbus.broker.entities.policies import Right
 from pairbus.errors import ConfigError
@@ -162,9 +163,12 @@ def _plain(value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fault:
+class Fault:
+    """What all kinds have in common."""
+
     kind: ClassVar[str]
-    """Its name in JSON, on the command line, and as a method of `broker.faults`."""
+    """Its name in JSON, on the command line, and as a method of `broker.faults`. It is made from
+    the name of the class."""
     is_for_entities: ClassVar[bool] = True
 
     entity: str | None = field(default=None, metadata={CHECK: path})
@@ -174,6 +178,9 @@ class _Fault:
     """How long it lasts. None: until it is cleared."""
     seed: int | None = number(None, least=0, most=SEED_MAX, is_whole=True)
     """The same seed makes the same choices. None: a random seed, which the listing shows."""
+
+    def __init_subclass__(cls) -> None:
+        cls.kind = re.sub(r"\B(?=[A-Z])", "_", cls.__name__).lower()
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -212,25 +219,21 @@ class _Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreachable(_Fault):
+class Unreachable(Fault):
     """The namespace cannot be reached. For an entity: its links are closed or not answered."""
 
-    kind: ClassVar[str] = "unreachable"
     mode: Mode = choice(Mode.REFUSE)
 
 
 @dataclass(frozen=True, slots=True)
-class Hang(_Fault):
+class Hang(Fault):
     """Nothing is answered. What clients send is kept and handled when the fault is over."""
-
-    kind: ClassVar[str] = "hang"
 
 
 @dataclass(frozen=True, slots=True)
-class Throttle(_Fault):
+class Throttle(Fault):
     """Requests are refused with "server busy", except for the share `rate`."""
 
-    kind: ClassVar[str] = "throttle"
     rate: float = number(0.0, least=0, most=1)
     """The share of requests that succeed."""
     on: tuple[Operation, ...] = choices(
@@ -241,10 +244,9 @@ class Throttle(_Fault):
 
 
 @dataclass(frozen=True, slots=True)
-class Error(_Fault):
+class Error(Fault):
     """Requests fail with an AMQP error of your choice."""
 
-    kind: ClassVar[str] = "error"
     condition: str = text(INTERNAL_ERROR)
     description: str = text("a fault on demand")
     probability: float = number(1.0, least=0, most=1)
@@ -254,10 +256,9 @@ class Error(_Fault):
 
 
 @dataclass(frozen=True, slots=True)
-class Slow(_Fault):
+class Slow(Fault):
     """What clients send arrives late and in order; bandwidth is limited."""
 
-    kind: ClassVar[str] = "slow"
     latency_seconds: float = number(0.0, least=0, most=_LATENCY_SECONDS_MAX)
     distribution: Distribution = choice(Distribution.CONSTANT)
     bytes_per_second: float | None = number(None, least=1, most=_BYTES_MAX)
@@ -270,97 +271,94 @@ class Slow(_Fault):
 
 
 @dataclass(frozen=True, slots=True)
-class Restart(_Fault):
+class Restart(Fault):
     """The namespace restarts: connections are closed with an error, locks run on."""
 
-    kind: ClassVar[str] = "restart"
     seconds: float | None = number(5.0, least=_SECONDS_MIN, most=_SECONDS_MAX)
     """How long the restart takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedVisibility(_Fault):
+class DelayedVisibility(Fault):
     """Messages are accepted and durable, but appear later. They keep their delay when the fault
     is over."""
 
-    kind: ClassVar[str] = "delayed_visibility"
     delay_seconds: float = number(900.0, least=_SECONDS_MIN, most=_SECONDS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
-class CutAfterAccept(_Fault):
+class Cut(Fault):
+    """The connection of a sender is cut."""
+
+    probability: float = number(1.0, least=0, most=1)
+    times: int | None = number(None, least=1, most=_TIMES_MAX, is_whole=True)
+    """The fault is over after this many cuts."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutAfterAccept(Cut):
     """The message is stored, and the connection is cut before the sender gets the answer."""
 
-    kind: ClassVar[str] = "cut_after_accept"
-    probability: float = number(1.0, least=0, most=1)
-    times: int | None = number(None, least=1, most=_TIMES_MAX, is_whole=True)
-    """The fault is over after this many cuts."""
-
 
 @dataclass(frozen=True, slots=True)
-class CutInTransfer(_Fault):
+class CutInTransfer(Cut):
     """The connection is cut while a message arrives. Nothing of the message is stored."""
 
-    kind: ClassVar[str] = "cut_in_transfer"
-    probability: float = number(1.0, least=0, most=1)
-    times: int | None = number(None, least=1, most=_TIMES_MAX, is_whole=True)
-    """The fault is over after this many cuts."""
+
+@dataclass(frozen=True, slots=True)
+class Cannot(Fault):
+    """One kind of operation is refused."""
+
+    operation: ClassVar[Operation]
+    condition: str = text(INTERNAL_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class CannotSend(_Fault):
+class CannotSend(Cannot):
     """Sends are refused. Everything else works."""
 
-    kind: ClassVar[str] = "cannot_send"
-    condition: str = text(INTERNAL_ERROR)
+    operation: ClassVar[Operation] = Operation.SEND
 
 
 @dataclass(frozen=True, slots=True)
-class CannotReceive(_Fault):
+class CannotReceive(Cannot):
     """Receivers get nothing. Everything else works."""
 
-    kind: ClassVar[str] = "cannot_receive"
-    condition: str = text(INTERNAL_ERROR)
+    operation: ClassVar[Operation] = Operation.RECEIVE
 
 
 @dataclass(frozen=True, slots=True)
-class CannotManage(_Fault):
+class CannotManage(Cannot):
     """Administration is refused. Sending and receiving work."""
 
-    kind: ClassVar[str] = "cannot_manage"
-    condition: str = text(INTERNAL_ERROR)
+    operation: ClassVar[Operation] = Operation.MANAGE
 
 
 @dataclass(frozen=True, slots=True)
-class CannotContact(_Fault):
+class CannotContact(Fault):
     """Clients that send anything are cut off. `/$faults` and `/$health` still work."""
 
-    kind: ClassVar[str] = "cannot_contact"
-
 
 @dataclass(frozen=True, slots=True)
-class DiskFull(_Fault):
+class DiskFull(Fault):
     """Nothing can be stored. Whatever needs to be stored is refused."""
 
-    kind: ClassVar[str] = "disk_full"
     is_for_entities: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
-class SlowDisk(_Fault):
+class SlowDisk(Fault):
     """Each commit takes longer."""
 
-    kind: ClassVar[str] = "slow_disk"
     is_for_entities: ClassVar[bool] = False
     latency_seconds: float = number(1.0, least=_SECONDS_MIN, most=_LATENCY_SECONDS_MAX)
     distribution: Distribution = choice(Distribution.CONSTANT)
 
 
 @dataclass(frozen=True, slots=True)
-class ClockJump(_Fault):
+class ClockJump(Fault):
     """The namespace's clock is wrong, and jumps back when the fault is over."""
 
-    kind: ClassVar[str] = "clock_jump"
     is_for_entities: ClassVar[bool] = False
     offset_seconds: float = number(0.0, least=-_CLOCK_SECONDS_MAX, most=_CLOCK_SECONDS_MAX)
 
@@ -368,25 +366,14 @@ class ClockJump(_Fault):
         return None if self.offset_seconds else "set offset_seconds (negative: back in time)"
 
 
-Fault = (
-    Unreachable
-    | Hang
-    | Throttle
-    | Error
-    | Slow
-    | Restart
-    | DelayedVisibility
-    | CutAfterAccept
-    | CutInTransfer
-    | CannotSend
-    | CannotReceive
-    | CannotManage
-    | CannotContact
-    | DiskFull
-    | SlowDisk
-    | ClockJump
-)
-
 KINDS: Final[Mapping[str, type[Fault]]] = MappingProxyType(
-    {kind.kind: kind for kind in get_args(Fault)}
+    {
+        kind.kind: kind
+        for kind in (
+            *(Unreachable, Hang, Throttle, Error, Slow, Restart, DelayedVisibility),
+            *(CutAfterAccept, CutInTransfer),
+            *(CannotSend, CannotReceive, CannotManage, CannotContact),
+            *(DiskFull, SlowDisk, ClockJump),
+        )
+    }
 )
