@@ -6,9 +6,10 @@ waits for all answers at the same time.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from azure.core.exceptions import AzureError
@@ -20,6 +21,7 @@ from pairbus.amqp.client.blocking import (
     Connection,
     ConnectionLost,
     Delivery,
+    LinkLost,
     PeerSilent,
 )
 from pairbus.amqp.codec.batches import BATCH_FORMAT, build_batch
@@ -84,25 +86,6 @@ class Sender(Attachment[ClientSenderLink]):
 class PendingSend:
     """The messages of one call, and their known outcomes."""
 
-    __slots__ = (
-        "_accepted",
-        "_error",
-        "_groups",
-        "_heard_at",
-        "_link",
-        "_messages",
-        "_next",
-        "_refused",
-        "_sent",
-        "_tally",
-        "_waiting",
-        "_window",
-        "answers",
-        "connection",
-        "namespace",
-        "path",
-    )  # fmt: skip
-
     def __init__(
         self,
         namespace: NamespaceConnection,
@@ -111,11 +94,10 @@ class PendingSend:
         window: int,
         tally: Tally,
     ) -> None:
-        self.namespace = namespace
-        self.path = path
+        self.what = f"sending to {path!r}"
         self.connection: Connection | None = None
-        self.answers = 0
-        """How many batches were answered."""
+        self._namespace = namespace
+        self._path = path
         self._messages = messages
         self._window = window
         self._tally = tally
@@ -127,30 +109,54 @@ class PendingSend:
         self._refused: list[range] = []
         self._sent = 0
         self._error: AzureError | None = None  # the first one
-        self._heard_at = time.monotonic()
-
-    @property
-    def what(self) -> str:
-        return f"sending to {self.path!r}"
+        self._is_given_up = False
+        self._heard_at = 0.0
 
     def start(self, connection: Connection, link: ClientSenderLink) -> None:
         """The link is attached: send as much as the window allows. Raises ClientError."""
         self.connection, self._link = connection, link
+        self._heard_at = time.monotonic()
         if self._messages:
             self._groups = _groups(self._messages, _batch_limit(link))
         self._next = next(self._groups, None)
-        self.advance()
+        self._advance(link)
         connection.exchange(0.0)
 
-    def advance(self) -> bool:
-        """Read the answers that have arrived, and send more if the window allows. Returns True at
-        the end.
+    @property
+    def overdue_at(self) -> float:
+        """When (monotonic) the next answer is overdue. The client's timeout applies to each."""
+        namespace = self._namespace
+        return min(self._heard_at + namespace.timeout_seconds, namespace.latest_deadline)
+
+    def has_ended(self) -> bool:
+        """Reads the answers that have arrived, and sends more if the window allows. Never waits:
+        call it after each exchange of bytes, and when `overdue_at` has come.
         """
-        waiting, link = self._waiting, self._link
+        link, connection = self._link, self.connection
+        if self._is_given_up or link is None or connection is None or self._advance(link):
+            return True
+        error: ClientError
+        if connection.is_over:
+            lost = ConnectionLost(f"the connection to {self._namespace.namespace} is over")
+            error = connection.loss or lost
+        elif link.is_over:
+            error = LinkLost(f"link {link.name!r} was ended", link.error)
+        elif (now := time.monotonic()) >= self.overdue_at:
+            error = PeerSilent(
+                f"{self._namespace.namespace} did not answer within {now - self._heard_at:.1f} s: "
+                "waited for an acknowledgement"
+            )
+            link.detach()  # a late answer could be mistaken for the answer to another message
+        else:
+            return False
+        self.fail(from_client_error(error, self.what))
+        return True
+
+    def _advance(self, link: ClientSenderLink) -> bool:
+        """Returns True at the end."""
+        waiting = self._waiting
         while waiting and waiting[0][1].outcome is not None:
             self._answered(*waiting.popleft())
-        if link is None:
-            return True
         while (
             self._next is not None
             and self._error is None
@@ -159,14 +165,7 @@ class PendingSend:
             and not link.is_over
         ):
             self._send(link, self._next)
-        if link.is_over and self._error is not None:
-            return True
         return not waiting and (self._next is None or self._error is not None)
-
-    @property
-    def is_link_lost(self) -> bool:
-        """No more answers can come."""
-        return self._link is None or self._link.is_over
 
     def _send(self, link: ClientSenderLink, indexes: range) -> None:
         first = self._messages[indexes.start]
@@ -176,7 +175,7 @@ class PendingSend:
             delivery = link.send(first)
         else:
             self._error = MessageSizeExceededError(
-                message=f"message {indexes.start} for {self.path!r} has {len(first)} bytes; the "
+                message=f"message {indexes.start} for {self._path!r} has {len(first)} bytes; the "
                 f"maximum is {link.size_max}"
             )
             return
@@ -187,7 +186,6 @@ class PendingSend:
     def _answered(self, indexes: range, delivery: Delivery) -> None:
         outcome = delivery.outcome
         assert outcome is not None
-        self.answers += 1
         self._heard_at = time.monotonic()
         if outcome.kind is OutcomeKind.ACCEPTED:
             self._accepted.append(indexes)
@@ -201,50 +199,12 @@ class PendingSend:
             )
             self._error = from_refusal(error, self.what)
 
-    def has_ended(self) -> bool:
-        """Like `wait_all` for one send, but it never waits. Call it after each exchange of bytes,
-        and when `overdue_at` has come.
-        """
-        if self.advance():
-            return True
-        assert self.connection is not None
-        if self.connection.is_over:
-            lost = ConnectionLost(f"the connection to {self.namespace.namespace} is over")
-            self.give_up(self.connection.loss or lost)
-        elif self.is_link_lost:
-            self.check_link()
-        elif time.monotonic() >= self.overdue_at:
-            self.give_up(
-                PeerSilent(f"{self.namespace.namespace} did not acknowledge the messages in time")
-            )
-        return self.advance()
-
-    @property
-    def overdue_at(self) -> float:
-        """When (monotonic) the next answer is overdue. The client's timeout applies to each."""
-        namespace = self.namespace
-        return min(self._heard_at + namespace.timeout_seconds, namespace.latest_deadline)
-
     # -- the end ----------------------------------------------------------------------------
 
     def fail(self, error: AzureError) -> None:
         """No more answers will come."""
+        self._is_given_up = True
         self._error = self._error or error
-
-    def give_up(self, error: ClientError) -> None:
-        """The same, for an error of the connection or the link."""
-        link = self._link
-        if isinstance(error, PeerSilent) and link is not None:
-            link.detach()  # a late answer could be mistaken for the answer to another message
-        self.fail(from_client_error(error, self.what))
-
-    def check_link(self) -> None:
-        """End the send if its link has ended: the missing answers will not arrive."""
-        if not self.advance() and self._link is not None:
-            try:
-                self._link.check()
-            except ClientError as error:
-                self.give_up(error)
 
     def failure(self) -> SendIncomplete | None:
         """Returns None if all were accepted. Call it once, when the send has ended."""
@@ -265,7 +225,7 @@ class PendingSend:
                 )
             return None
         return SendIncomplete(
-            self.path,
+            self._path,
             error=self._error,
             accepted=self._accepted,
             refused=[*self._refused, never_sent] if never_sent else self._refused,
@@ -273,39 +233,20 @@ class PendingSend:
         )
 
 
-def wait_all(sends: Sequence[PendingSend], *, until: float | None = None) -> None:
+def wait_all(sends: Sequence[PendingSend]) -> None:
     """Wait until all sends, which belong to one client, have ended. Never raises: each send has its
     error.
-
-    The client's timeout applies to each answer; `until` (monotonic) limits the total time.
     """
-    left = [one for one in sends if not one.advance()]
-    while left:
-        connection, namespace = left[0].connection, left[0].namespace
+
+    def left() -> list[PendingSend]:
+        return [one for one in sends if not one.has_ended()]
+
+    while waiting := left():
+        connection = waiting[0].connection
         assert connection is not None, "a send that never started is over"
-        due = namespace.deadline() if until is None else min(namespace.deadline(), until)
-        try:
-            connection.wait(_next_answer(left), due, "an acknowledgement")
-        except ClientError as error:
-            for one in left:
-                if not one.advance():
-                    one.give_up(error)
-            return
-        for one in left:
-            one.check_link()
-        left = [one for one in left if not one.advance()]
-
-
-def _next_answer(sends: Sequence[PendingSend]) -> Callable[[], bool]:
-    answers = sum(one.answers for one in sends)
-
-    def has_come() -> bool:
-        return (
-            any(one.advance() or one.is_link_lost for one in sends)
-            or sum(one.answers for one in sends) > answers
-        )
-
-    return has_come
+        due = min(one.overdue_at for one in waiting)
+        with contextlib.suppress(ClientError):  # `has_ended` finds it
+            connection.wait_quietly(lambda: not left(), due)
 
 
 # -- batches ----------------------------------------------------------------------------------
