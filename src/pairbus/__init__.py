@@ -2,12 +2,12 @@
 
 `ServiceBusClient` is the official SDK's client that can also be paired; `pairbus.aio` has the same
 for asyncio. `pairbus.broker` is a Service Bus in one process. Names are loaded when they are first
-used, so a program that only runs the broker loads no SDK. This module imports nothing, so that
-`pairbus` can handle a Ctrl-C as early as possible.
+used, so a program that only runs the broker loads no SDK.
 """
 
 from __future__ import annotations
 
+# This module imports nothing, so that `pairbus` can handle a Ctrl-C as early as possible.
 TYPE_CHECKING = False  # type checkers take it as true
 if TYPE_CHECKING:
     from typing import Any

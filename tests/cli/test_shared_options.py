@@ -13,8 +13,8 @@ from pairbus.cli.shared_options import flatten_options, option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColorOptions:
-    color: Annotated[str, option(metavar="NAME", help="Color to use.", envvar="TEST_COLOR")] = "red"
-    shade: Annotated[list[int] | None, option("--shade", "-s", help="Shades.")] = None
+    color: Annotated[str, option("NAME", "Color to use.", envvar="TEST_COLOR")] = "red"
+    shade: Annotated[list[int] | None, option("N", "Shades.", "--shade", "-s")] = None
 
 
 seen: list[tuple[str, int, ColorOptions]] = []
@@ -27,7 +27,7 @@ def paint(
     what: Annotated[str, typer.Argument(metavar="WHAT")],
     *,
     colors: ColorOptions,
-    count: Annotated[int, option(min=1, help="How often.")] = 1,
+    count: Annotated[int, option("N", "How often.", min=1)] = 1,
 ) -> None:
     """Paint something."""
     seen.append((what, count, colors))

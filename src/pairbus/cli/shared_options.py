@@ -31,9 +31,18 @@ from pairbus.errors import UsageError
 _COMPLETION_SECONDS_MAX: Final = 3.0
 
 
-def option(*names: str, help: str, metavar: str | None = None, **more: Any) -> Any:
-    """An option whose help says what its default is, if that matters."""
+def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
+    """An option with a value. Its help says what its default is, if that matters."""
     return typer.Option(*names, metavar=metavar, help=help, show_default=False, **more)
+
+
+def flag(help: str, *names: str, **more: Any) -> Any:
+    """Without a name, it is a pair of options: --name and --no-name."""
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
 
 
 def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -103,18 +112,18 @@ def _complete(
 CONNECTION_STRING = Annotated[
     str | None,
     option(
+        "TEXT",
+        "Connection string of the namespace, or its host name, to log in without a key.",
         "--connection-string",
         "-c",
-        metavar="TEXT",
         envvar=ENVIRONMENT,
-        help="Connection string of the namespace, or its host name, to log in without a key.",
     ),
 ]
 CA_FILE = Annotated[
     Path | None,
     option(
-        metavar="FILE",
-        help=f"Certificate authority to trust for TLS (default: {CA_ENVIRONMENT}). Azure does not "
+        "FILE",
+        f"Certificate authority to trust for TLS (default: {CA_ENVIRONMENT}). Azure does not "
         "need it, nor does a broker on this machine whose connection string has "
         "UseDevelopmentEmulator=true.",
     ),
@@ -136,30 +145,21 @@ class ConnectionOptions:
 
 ENTITY = Annotated[
     str,
-    typer.Argument(
-        metavar="ENTITY",
-        help="Queue, or topic of SUBSCRIPTION.",
-        autocompletion=complete_queue_or_topic,
-    ),
+    argument("ENTITY", "Queue, or topic of SUBSCRIPTION.", autocompletion=complete_queue_or_topic),
 ]
 SUBSCRIPTION = Annotated[
     str | None,
-    typer.Argument(
-        metavar="SUBSCRIPTION",
-        help="Subscription of the topic ENTITY.",
-        show_default=False,
-        autocompletion=complete_subscription,
+    argument(
+        "SUBSCRIPTION", "Subscription of the topic ENTITY.", autocompletion=complete_subscription
     ),
 ]
 SUB_QUEUE_NAMES = "|".join(SubQueue)
 SUB_QUEUE = Annotated[
     SubQueue | None,
-    option(
-        metavar=SUB_QUEUE_NAMES, help="Use this sub-queue instead of the messages of the entity."
-    ),
+    option(SUB_QUEUE_NAMES, "Use this sub-queue instead of the messages of the entity."),
 ]
-AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-IS_SURE = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")]
+AS_JSON = Annotated[bool, flag("Print JSON instead of text.", "--json")]
+IS_SURE = Annotated[bool, flag("Delete without asking.", "--yes", "-y")]
 
 
 # -- commands and groups of commands -------------------------------------------------------------

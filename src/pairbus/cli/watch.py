@@ -9,10 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-import typer
-
 from pairbus.cli.parse import parse_positive_duration
-from pairbus.cli.shared_options import option
+from pairbus.cli.shared_options import flag, option
 from pairbus.cli.target import Target, cannot_reach, why_unreachable
 from pairbus.errors import UsageError
 
@@ -24,12 +22,9 @@ _RETRY_SECONDS: Final = 1.0
 class WatchOptions:
     """For commands that have to ask again. `receive` does not: the service sends it messages."""
 
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Keep showing what is new, until Ctrl-C.")
-    ] = False
+    watch: Annotated[bool, flag("Keep showing what is new, until Ctrl-C.", "--watch")] = False
     interval: Annotated[
-        str | None,
-        option(metavar="DURATION", help="How often to look, with --watch (default: 2s)."),
+        str | None, option("DURATION", "How often to look, with --watch (default: 2s).")
     ] = None
 
     def parse(self) -> float | None:

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-import typer
-
 from pairbus.cli.http import metrics_url
 from pairbus.cli.pair.status import METRICS, targets_by_role
 from pairbus.cli.pair.targets import PairOptions, check_distinct, parse_pair
 from pairbus.cli.parse import parse_positive_duration
-from pairbus.cli.shared_options import flatten_options, option
+from pairbus.cli.shared_options import flag, flatten_options, option
 from pairbus.cost.prices import load
 from pairbus.dashboard.collect import Collector, make_sources
 from pairbus.dashboard.live import Live
@@ -36,75 +34,69 @@ def dashboard(
     pair: PairOptions,
     metrics: METRICS = None,
     ledger: Annotated[
-        Path | None, option(metavar="DIR", help="Ledger of a syphon, for its totals and its cost.")
+        Path | None, option("DIR", "Ledger of a syphon, for its totals and its cost.")
     ] = None,
     prices: Annotated[
-        Path | None,
-        option(metavar="FILE.toml", help="Price list (default: an example; see docs/cost.md)."),
+        Path | None, option("FILE.toml", "Price list (default: an example; see docs/cost.md).")
     ] = None,
     allow_changes: Annotated[
         bool,
-        typer.Option(
-            "--allow-changes",
-            help="Let people resubmit and purge dead letters, and start and end faults of local "
+        flag(
+            "Let people resubmit and purge dead letters, and start and end faults of local "
             "brokers. The page asks before each change, and the change is logged to stderr.",
+            "--allow-changes",
         ),
     ] = False,
     host: Annotated[
         str,
         option(
-            metavar="ADDRESS",
-            help="Address to listen on (default: 127.0.0.1). Any other than loopback "
+            "ADDRESS",
+            "Address to listen on (default: 127.0.0.1). Any other than loopback "
             "needs --certificate and --key, or --proxy-url.",
         ),
     ] = "127.0.0.1",
     port: Annotated[
         int,
         option(
+            "N",
+            f"Port to listen on (default: {PORT}); 0 lets the system choose one.",
             min=0,
             max=65535,
-            metavar="N",
-            help=f"Port to listen on (default: {PORT}); 0 lets the system choose one.",
         ),
     ] = PORT,
     token: Annotated[
         str | None,
         option(
-            metavar="TEXT",
+            "TEXT",
+            "Token to log in with (default: PAIRBUS_DASHBOARD_TOKEN). If the dashboard can "
+            "be reached from other machines and none is given, it makes one and prints it.",
             envvar="PAIRBUS_DASHBOARD_TOKEN",
             show_envvar=False,
-            help="Token to log in with (default: PAIRBUS_DASHBOARD_TOKEN). If the dashboard can "
-            "be reached from other machines and none is given, it makes one and prints it.",
         ),
     ] = None,
     certificate: Annotated[
-        Path | None, option(metavar="FILE", help="Certificate chain for TLS, as PEM.")
+        Path | None, option("FILE", "Certificate chain for TLS, as PEM.")
     ] = None,
-    key: Annotated[
-        Path | None, option(metavar="FILE", help="Key of --certificate, as PEM.")
-    ] = None,
+    key: Annotated[Path | None, option("FILE", "Key of --certificate, as PEM.")] = None,
     proxy_url: Annotated[
         str | None,
         option(
-            metavar="URL",
-            help="Where a reverse proxy with TLS serves the dashboard, as in "
+            "URL",
+            "Where a reverse proxy with TLS serves the dashboard, as in "
             "https://pair.example.com. Only requests for this name are accepted then.",
         ),
     ] = None,
-    session: Annotated[
-        str,
-        option(metavar="DURATION", help="How long a login is valid (default: 8h)."),
-    ] = "8h",
+    session: Annotated[str, option("DURATION", "How long a login is valid (default: 8h).")] = "8h",
     interval: Annotated[
         str | None,
         option(
-            metavar="DURATION",
-            help="How often to probe the namespaces (default: 500ms for brokers on this machine, "
+            "DURATION",
+            "How often to probe the namespaces (default: 500ms for brokers on this machine, "
             "5s for others).",
         ),
     ] = None,
     timeout: Annotated[
-        str, option(metavar="DURATION", help="How long to wait for an answer (default: 5s).")
+        str, option("DURATION", "How long to wait for an answer (default: 5s).")
     ] = "5s",
 ) -> None:
     """Show a pair on one page, live: state, backlog, failovers, dead letters, messages and cost.

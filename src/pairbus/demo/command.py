@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import typer
 
 from pairbus.cli.parse import parse_duration
-from pairbus.cli.shared_options import option
+from pairbus.cli.shared_options import flag, option
 from pairbus.demo.run import DemoRun
 from pairbus.demo.view import DemoResult, View, make_view, to_svg
 from pairbus.errors import UsageError, check_broker_installed, check_installed
@@ -34,49 +34,30 @@ def demo(
     phase: Annotated[
         str,
         option(
-            metavar="DURATION",
-            help="How long the primary is healthy, and about how long it is down: 2s to 20s "
+            "DURATION",
+            "How long the primary is healthy, and about how long it is down: 2s to 20s "
             "(default: 12s). The demo takes about 20s more, mostly to start Spark.",
         ),
     ] = "12s",
     rate: Annotated[
-        float,
-        option(
-            min=4,
-            max=200,
-            metavar="N",
-            help="Messages per second, over all entities (default: 40).",
-        ),
+        float, option("N", "Messages per second, over all entities (default: 40).", min=4, max=200)
     ] = 40,
     seed: Annotated[
-        int,
-        option(
-            metavar="N",
-            help="Seed for the messages and for the moment of the kill (default: 0).",
-        ),
+        int, option("N", "Seed for the messages and for the moment of the kill (default: 0).")
     ] = 0,
     keep: Annotated[
         bool,
-        typer.Option(
-            "--keep",
-            help="Keep running after the result, for your own experiments. Ctrl-C ends it.",
-        ),
+        flag("Keep running after the result, for your own experiments. Ctrl-C ends it.", "--keep"),
     ] = False,
     dashboard: Annotated[
         bool,
-        typer.Option(
-            "--dashboard",
-            help="Show the demo on a page in your browser, too; prints its address.",
-        ),
+        flag("Show the demo on a page in your browser, too; prints its address.", "--dashboard"),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON lines; the last one is the ledger.")
+        bool, flag("Print JSON lines; the last one is the ledger.", "--json")
     ] = False,
     svg: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", metavar="FILE.svg", help="Draw the demo into a file.", hidden=True
-        ),
+        Path | None, option("FILE.svg", "Draw the demo into a file.", "--output", hidden=True)
     ] = None,
 ) -> None:
     """Kill a namespace under load and lose nothing: all of pairbus, on this machine.

@@ -13,7 +13,7 @@ import typer
 from pairbus.cli.output import print_json
 from pairbus.cli.pair.targets import PairOptions, check_distinct, parse_pair
 from pairbus.cli.parse import parse_duration
-from pairbus.cli.shared_options import AS_JSON, flatten_options, option
+from pairbus.cli.shared_options import AS_JSON, flag, flatten_options, option
 from pairbus.cli.target import Target
 from pairbus.demo.command import Interrupted, SignalFlag, temporary_folder
 from pairbus.errors import OutputError, UsageError, check_broker_installed
@@ -30,49 +30,38 @@ def verify(
     pair: PairOptions,
     local: Annotated[
         bool,
-        typer.Option(
-            "--local",
-            help="Start two brokers here, and cause faults: kills, network cuts, and more.",
-        ),
+        flag("Start two brokers here, and cause faults: kills, network cuts, and more.", "--local"),
     ] = False,
     duration: Annotated[
-        str, option(metavar="DURATION", help="How long to send: 5s to 24h (default: 60s).")
+        str, option("DURATION", "How long to send: 5s to 24h (default: 60s).")
     ] = "60s",
     rate: Annotated[
-        float,
-        option(min=1, max=10_000, metavar="N", help="Messages per second (default: 100)."),
+        float, option("N", "Messages per second (default: 100).", min=1, max=10_000)
     ] = 100,
     senders: Annotated[
         int,
         option(
+            "N",
+            "Sender processes, with the blocking and the asyncio client in turn (default: 2).",
             min=1,
             max=50,
-            metavar="N",
-            help="Sender processes, with the blocking and the asyncio client in turn (default: 2).",
         ),
     ] = 2,
     drain: Annotated[
         str,
         option(
-            metavar="DURATION",
-            help="How long to wait at the end until every message is home (default: 5m).",
+            "DURATION", "How long to wait at the end until every message is home (default: 5m)."
         ),
     ] = "5m",
     no_syphon: Annotated[
-        bool,
-        typer.Option(
-            "--no-syphon", help="Start no syphon, because one runs for this pair already."
-        ),
+        bool, flag("Start no syphon, because one runs for this pair already.", "--no-syphon")
     ] = False,
     seed: Annotated[
         int | None,
-        option(
-            metavar="N", help="Seed for messages and faults (default: a new one, which is shown)."
-        ),
+        option("N", "Seed for messages and faults (default: a new one, which is shown)."),
     ] = None,
     report: Annotated[
-        Path | None,
-        option(metavar="FILE.html", help="Write a page with curves of sends and backlog."),
+        Path | None, option("FILE.html", "Write a page with curves of sends and backlog.")
     ] = None,
     as_json: AS_JSON = False,
 ) -> None:

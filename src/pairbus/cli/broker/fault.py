@@ -13,8 +13,6 @@ from dataclasses import MISSING, Field, asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from pairbus.broker.faults.fault_json import script_from_json, to_json
 from pairbus.broker.faults.kinds import KINDS, Fault, Mode, Unreachable
 from pairbus.cli.broker.fault_client import FaultClient
@@ -23,6 +21,7 @@ from pairbus.cli.parse import parse_duration
 from pairbus.cli.shared_options import (
     AS_JSON,
     ConnectionOptions,
+    argument,
     command_group,
     flatten_options,
     option,
@@ -59,61 +58,37 @@ app = command_group(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSettings:
     entity: Annotated[
-        str | None,
-        option(metavar="PATH", help="Entity that the fault hits (default: the whole namespace)."),
+        str | None, option("PATH", "Entity that the fault hits (default: the whole namespace).")
     ] = None
     duration: Annotated[
         str | None,
         option(
-            metavar="DURATION",
-            help="How long the fault lasts, unless you clear it before (default: 10m; a restart: "
-            "5s).",
+            "DURATION",
+            "How long the fault lasts, unless you clear it before (default: 10m; a restart: 5s).",
         ),
     ] = None
-    seed: Annotated[
-        int | None, option(metavar="N", help="Seed: the same seed makes the same choices.")
-    ] = None
-    rate: Annotated[
-        float | None, option(metavar="0..1", help="Share of the requests that succeed.")
-    ] = None
-    probability: Annotated[
-        float | None, option(metavar="0..1", help="Share of the requests that are hit.")
-    ] = None
-    times: Annotated[
-        int | None, option(metavar="N", help="The fault ends after this number of hits.")
-    ] = None
-    on: Annotated[
-        list[str] | None,
-        option(metavar="OPERATION", help="Operation that is hit; repeat it for several."),
-    ] = None
-    condition: Annotated[
-        str | None, option(metavar="NAME", help="Condition of the AMQP error.")
-    ] = None
-    description: Annotated[str | None, option(metavar="TEXT", help="Text of the AMQP error.")] = (
+    seed: Annotated[int | None, option("N", "Seed: the same seed makes the same choices.")] = None
+    rate: Annotated[float | None, option("0..1", "Share of the requests that succeed.")] = None
+    probability: Annotated[float | None, option("0..1", "Share of the requests that are hit.")] = (
         None
     )
+    times: Annotated[int | None, option("N", "The fault ends after this number of hits.")] = None
+    on: Annotated[
+        list[str] | None, option("OPERATION", "Operation that is hit; repeat it for several.")
+    ] = None
+    condition: Annotated[str | None, option("NAME", "Condition of the AMQP error.")] = None
+    description: Annotated[str | None, option("TEXT", "Text of the AMQP error.")] = None
     mode: Annotated[
-        str | None,
-        option(metavar="refuse|drop", help="Refuse connections, or accept and ignore them."),
+        str | None, option("refuse|drop", "Refuse connections, or accept and ignore them.")
     ] = None
-    latency: Annotated[
-        str | None, option(metavar="DURATION", help="Mean latency, such as 200ms.")
-    ] = None
+    latency: Annotated[str | None, option("DURATION", "Mean latency, such as 200ms.")] = None
     distribution: Annotated[
-        str | None,
-        option(
-            metavar="NAME", help="Distribution of the latency: constant, uniform or exponential."
-        ),
+        str | None, option("NAME", "Distribution of the latency: constant, uniform or exponential.")
     ] = None
-    bytes_per_second: Annotated[
-        float | None, option(metavar="N", help="Bandwidth of each connection.")
-    ] = None
-    delay: Annotated[
-        str | None, option(metavar="DURATION", help="How long messages stay invisible.")
-    ] = None
+    bytes_per_second: Annotated[float | None, option("N", "Bandwidth of each connection.")] = None
+    delay: Annotated[str | None, option("DURATION", "How long messages stay invisible.")] = None
     offset: Annotated[
-        str | None,
-        option(metavar="DURATION", help="How far the clock jumps forward; -90s jumps back."),
+        str | None, option("DURATION", "How far the clock jumps forward; -90s jumps back.")
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -173,9 +148,7 @@ def kinds(as_json: AS_JSON = False) -> None:
 @app.command()
 @flatten_options
 def add(
-    kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="Kind of fault; see `pairbus fault kinds`.")
-    ],
+    kind: Annotated[str, argument("KIND", "Kind of fault; see `pairbus fault kinds`.")],
     settings: FaultSettings,
     connection: ConnectionOptions,
     as_json: AS_JSON = False,
@@ -199,14 +172,9 @@ def add(
 @app.command()
 @flatten_options
 def script(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="JSON: a list of faults, each with its second `at`."),
-    ],
+    file: Annotated[Path, argument("FILE", "JSON: a list of faults, each with its second `at`.")],
     connection: ConnectionOptions,
-    seed: Annotated[
-        int | None, option(metavar="N", help="Seed: the same seed makes the same choices.")
-    ] = None,
+    seed: Annotated[int | None, option("N", "Seed: the same seed makes the same choices.")] = None,
     as_json: AS_JSON = False,
 ) -> None:
     """Start faults on a timeline.
@@ -229,10 +197,7 @@ def script(
 def clear(
     connection: ConnectionOptions,
     numbers: Annotated[
-        list[int] | None,
-        typer.Argument(
-            metavar="NUMBER", help="Ids from `pairbus fault list` (default: all faults)."
-        ),
+        list[int] | None, argument("NUMBER", "Ids from `pairbus fault list` (default: all faults).")
     ] = None,
     as_json: AS_JSON = False,
 ) -> None:

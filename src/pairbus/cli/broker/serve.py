@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pairbus.cli.shared_options import option
+from pairbus.cli.shared_options import flag, option
 from pairbus.cli.signals import stop_on_signal
 from pairbus.errors import BrokerError, DataFileError, UsageError
 
@@ -50,32 +50,29 @@ def broker(
     namespace: Annotated[
         list[str] | None,
         option(
-            metavar="NAME[:PORT]",
-            help="Namespace and its port; repeat it for several (default: local). Without a port, "
+            "NAME[:PORT]",
+            "Namespace and its port; repeat it for several (default: local). Without a port, "
             "or with 0, the system chooses one. With --config, it sets the port of that namespace "
             "in the file; if the file has only one, it also renames it.",
         ),
     ] = None,
     queue: Annotated[
-        list[str] | None,
-        option(metavar="NAME", help="Queue in every namespace; repeat it for several."),
+        list[str] | None, option("NAME", "Queue in every namespace; repeat it for several.")
     ] = None,
     topic: Annotated[
-        list[str] | None,
-        option(metavar="NAME", help="Topic in every namespace; repeat it for several."),
+        list[str] | None, option("NAME", "Topic in every namespace; repeat it for several.")
     ] = None,
     subscription: Annotated[
         list[str] | None,
         option(
-            metavar="TOPIC/NAME",
-            help="Subscription, and its topic, in every namespace; repeat it for several.",
+            "TOPIC/NAME", "Subscription, and its topic, in every namespace; repeat it for several."
         ),
     ] = None,
     config: Annotated[
         Path | None,
         option(
-            metavar="Config.json",
-            help="Namespaces, queues, topics, subscriptions and rules, in the format of the "
+            "Config.json",
+            "Namespaces, queues, topics, subscriptions and rules, in the format of the "
             "official emulator. A file with one namespace also brings the emulator's ports: 5672, "
             "and 5300 for administration and health.",
         ),
@@ -83,100 +80,96 @@ def broker(
     administration_port: Annotated[
         int | None,
         option(
-            metavar="PORT",
-            help="Second port for administration and health; 0: the system chooses one (default: "
+            "PORT",
+            "Second port for administration and health; 0: the system chooses one (default: "
             "5300 with --config and port 5672, otherwise none, because one port has everything).",
         ),
     ] = None,
     sku: Annotated[
         Sku,
         option(
-            metavar="Standard|Premium",
-            case_sensitive=False,
-            help="Tier, which limits the message size: Standard 256 KiB, Premium up to 100 MiB "
+            "Standard|Premium",
+            "Tier, which limits the message size: Standard 256 KiB, Premium up to 100 MiB "
             "(default: Standard).",
+            case_sensitive=False,
         ),
     ] = Sku.STANDARD,
     accept_bearer: Annotated[
         bool,
-        typer.Option(
-            "--accept-bearer",
-            help="Accept any bearer token without checking its signature, for applications that "
+        flag(
+            "Accept any bearer token without checking its signature, for applications that "
             "use azure-identity; on loopback only, unless you give --allow-insecure.",
+            "--accept-bearer",
         ),
     ] = False,
     policy: Annotated[
         list[str] | None,
         option(
-            metavar="NAME:KEY:RIGHTS",
-            envvar="PAIRBUS_POLICY",
-            help="Shared access key and its rights, from Manage,Send,Listen; repeat it for several "
+            "NAME:KEY:RIGHTS",
+            "Shared access key and its rights, from Manage,Send,Listen; repeat it for several "
             "(default: the emulator's well-known key, which works only on this machine).",
+            envvar="PAIRBUS_POLICY",
         ),
     ] = None,
     policy_file: Annotated[
         Path | None,
         option(
-            metavar="FILE",
-            envvar="PAIRBUS_POLICY_FILE",
-            help="File with policies, one NAME:KEY:RIGHTS on each line. Other users of the machine "
+            "FILE",
+            "File with policies, one NAME:KEY:RIGHTS on each line. Other users of the machine "
             "see what --policy says, but not what is in a file that only you can read.",
+            envvar="PAIRBUS_POLICY_FILE",
         ),
     ] = None,
     data: Annotated[
         Path | None,
         option(
-            metavar="DIR",
+            "DIR",
+            f"Folder for messages and certificates (default: ./{DEFAULT_DATA}).",
             envvar="PAIRBUS_DATA",
-            help=f"Folder for messages and certificates (default: ./{DEFAULT_DATA}).",
         ),
     ] = None,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Keep messages only until this process ends.")
+        bool, flag("Keep messages only until this process ends.", "--memory")
     ] = False,
     host: Annotated[
         str,
         option(
-            metavar="HOST",
-            envvar="PAIRBUS_HOST",
-            help="Address to listen on (default: localhost). An address other than loopback needs "
+            "HOST",
+            "Address to listen on (default: localhost). An address other than loopback needs "
             "--policy and accepts only TLS, unless you give --allow-insecure.",
+            envvar="PAIRBUS_HOST",
         ),
     ] = "localhost",
     allow_insecure: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Accept connections without TLS and the well-known key on every --host, for "
+            "networks of containers. Anyone who can reach the port has all rights.",
             "--allow-insecure",
             envvar="PAIRBUS_ALLOW_INSECURE",
-            help="Accept connections without TLS and the well-known key on every --host, for "
-            "networks of containers. Anyone who can reach the port has all rights.",
         ),
     ] = False,
     allow_faults: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Accept `pairbus fault` with the well-known key, too. A key of your own with "
+            "Manage needs no permission.",
             "--allow-faults",
             envvar="PAIRBUS_ALLOW_FAULTS",
-            help="Accept `pairbus fault` with the well-known key, too. A key of your own with "
-            "Manage needs no permission.",
         ),
     ] = False,
     tls_only: Annotated[
-        bool, typer.Option("--tls-only", help="Refuse connections without TLS, also on loopback.")
+        bool, flag("Refuse connections without TLS, also on loopback.", "--tls-only")
     ] = False,
     check: Annotated[
-        Path | None,
-        option(
-            metavar="DIR",
-            help="Examine the data files in a folder, and start nothing.",
-        ),
+        Path | None, option("DIR", "Examine the data files in a folder, and start nothing.")
     ] = None,
     log_level: Annotated[
         LogLevel,
         option(
-            metavar="debug|info|warning|error",
+            "debug|info|warning|error",
+            "Lowest level of the log lines on stderr (default: info).",
             envvar="PAIRBUS_LOG_LEVEL",
-            help="Lowest level of the log lines on stderr (default: info).",
         ),
     ] = LogLevel.INFO,
 ) -> None:

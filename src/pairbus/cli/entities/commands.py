@@ -8,8 +8,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from pairbus.cli.administration import (
     Administration,
     EntityKind,
@@ -23,8 +21,10 @@ from pairbus.cli.output import did_you_mean, json_text, print_json, progress
 from pairbus.cli.shared_options import (
     AS_JSON,
     ConnectionOptions,
+    argument,
     command_group,
     confirm,
+    flag,
     flatten_options,
     option,
 )
@@ -55,15 +55,9 @@ def parse_kind(text: str) -> EntityKind:
 
 
 _KINDS = f"One of {', '.join(EntityKind)}"
-KIND = Annotated[EntityKind, typer.Argument(parser=parse_kind, metavar="KIND", help=f"{_KINDS}.")]
+KIND = Annotated[EntityKind, argument("KIND", f"{_KINDS}.", parser=parse_kind)]
 KIND_OR_ALL = Annotated[
-    EntityKind | None,
-    typer.Argument(
-        parser=parse_kind,
-        metavar="KIND",
-        help=f"{_KINDS} (default: all except rules).",
-        show_default=False,
-    ),
+    EntityKind | None, argument("KIND", f"{_KINDS} (default: all except rules).", parser=parse_kind)
 ]
 
 
@@ -73,9 +67,7 @@ def list_(
     kind: KIND_OR_ALL = None,
     parents: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="NAMES", help="TOPIC for subscriptions, TOPIC SUBSCRIPTION for rules."
-        ),
+        argument("NAMES", "TOPIC for subscriptions, TOPIC SUBSCRIPTION for rules."),
     ] = None,
     *,
     connection: ConnectionOptions,
@@ -110,10 +102,7 @@ def list_(
 @flatten_options
 def show(
     kind: KIND,
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="NAMES", help="NAME, TOPIC NAME, or TOPIC SUBSCRIPTION NAME."),
-    ],
+    names: Annotated[list[str], argument("NAMES", "NAME, TOPIC NAME, or TOPIC SUBSCRIPTION NAME.")],
     *,
     connection: ConnectionOptions,
     as_json: AS_JSON = False,
@@ -147,18 +136,14 @@ def show(
 def delete(
     kind: KIND_OR_ALL = None,
     names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAMES", help="NAME..., TOPIC NAME..., or TOPIC SUBSCRIPTION NAME..."
-        ),
+        list[str] | None, argument("NAMES", "NAME..., TOPIC NAME..., or TOPIC SUBSCRIPTION NAME...")
     ] = None,
     *,
     is_all: Annotated[
-        bool,
-        typer.Option("--all", help="Delete all of this kind; without KIND, all queues and topics."),
+        bool, flag("Delete all of this kind; without KIND, all queues and topics.", "--all")
     ] = False,
     is_sure: Annotated[
-        bool, typer.Option("--yes", "-y", help="Delete without asking; only --all asks.")
+        bool, flag("Delete without asking; only --all asks.", "--yes", "-y")
     ] = False,
     connection: ConnectionOptions,
     as_json: AS_JSON = False,
@@ -200,12 +185,9 @@ def delete(
 @flatten_options
 def export(
     *,
-    output: Annotated[
-        Path | None, option(metavar="FILE", help="File to write (default: stdout).")
-    ] = None,
+    output: Annotated[Path | None, option("FILE", "File to write (default: stdout).")] = None,
     name: Annotated[
-        str | None,
-        option(metavar="NAME", help="Name of the namespace in the file (default: its own)."),
+        str | None, option("NAME", "Name of the namespace in the file (default: its own).")
     ] = None,
     connection: ConnectionOptions,
 ) -> None:

@@ -11,8 +11,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, Final
 
-import typer
-
 from pairbus.cli.administration import EntityKind, administration, describe
 from pairbus.cli.entities.views import entity_name
 from pairbus.cli.messages.message_json import parse_property
@@ -21,7 +19,9 @@ from pairbus.cli.parse import parse_duration
 from pairbus.cli.shared_options import (
     AS_JSON,
     ConnectionOptions,
+    argument,
     command_group,
+    flag,
     flatten_options,
     option,
 )
@@ -39,13 +39,13 @@ create_app = command_group(
     "  pairbus entities create subscription events audit",
 )
 
-NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of the new entity.")]
-TOPIC = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic that it belongs to.")]
+NAME = Annotated[str, argument("NAME", "Name of the new entity.")]
+TOPIC = Annotated[str, argument("TOPIC", "Topic that it belongs to.")]
 
 
 def _duration(name: str, help: str) -> Any:
     parse = partial(parse_duration, option=name)
-    return option(name, parser=parse, metavar="DURATION", help=help)
+    return option("DURATION", help, name, parser=parse)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +63,10 @@ class EntitySettings:
             "--auto-delete-on-idle", "Delete the entity after this time without use, as in 1h."
         ),
     ] = None
-    enable_batched_operations: Annotated[
-        bool | None, option(help="Let the service batch operations.")
-    ] = None
-    user_metadata: Annotated[str | None, option(metavar="TEXT", help="Note of your own.")] = None
+    enable_batched_operations: Annotated[bool | None, flag("Let the service batch operations.")] = (
+        None
+    )
+    user_metadata: Annotated[str | None, option("TEXT", "Note of your own.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class StorageSettings(EntitySettings):
     """Of queues and topics."""
 
     requires_duplicate_detection: Annotated[
-        bool | None, option(help="Drop messages whose message id was seen before.")
+        bool | None, flag("Drop messages whose message id was seen before.")
     ] = None
     duplicate_detection_history_time_window: Annotated[
         timedelta | None,
@@ -83,17 +83,15 @@ class StorageSettings(EntitySettings):
             "How long message ids are remembered, as in 10m.",
         ),
     ] = None
-    max_size_in_megabytes: Annotated[
-        int | None, option(metavar="MB", help="Maximum size of the entity.")
-    ] = None
+    max_size_in_megabytes: Annotated[int | None, option("MB", "Maximum size of the entity.")] = None
     max_message_size_in_kilobytes: Annotated[
-        int | None, option(metavar="KB", help="Maximum size of a message; Premium only.")
+        int | None, option("KB", "Maximum size of a message; Premium only.")
     ] = None
     enable_partitioning: Annotated[
-        bool | None, option(help="Partition the entity over several message stores.")
+        bool | None, flag("Partition the entity over several message stores.")
     ] = None
     enable_express: Annotated[
-        bool | None, option(help="Let the service keep messages in memory for a while.")
+        bool | None, flag("Let the service keep messages in memory for a while.")
     ] = None
 
 
@@ -106,20 +104,19 @@ class DeliverySettings(EntitySettings):
         _duration("--lock-duration", "How long a receiver holds the lock on a message, as in 30s."),
     ] = None
     requires_session: Annotated[
-        bool | None, option(help="Deliver messages in sessions, each to one receiver.")
+        bool | None, flag("Deliver messages in sessions, each to one receiver.")
     ] = None
     max_delivery_count: Annotated[
-        int | None,
-        option(metavar="N", help="Number of deliveries before a message is dead-lettered."),
+        int | None, option("N", "Number of deliveries before a message is dead-lettered.")
     ] = None
     dead_lettering_on_message_expiration: Annotated[
-        bool | None, option(help="Dead-letter messages that expire.")
+        bool | None, flag("Dead-letter messages that expire.")
     ] = None
-    forward_to: Annotated[
-        str | None, option(metavar="ENTITY", help="Forward all messages to this entity.")
-    ] = None
+    forward_to: Annotated[str | None, option("ENTITY", "Forward all messages to this entity.")] = (
+        None
+    )
     forward_dead_lettered_messages_to: Annotated[
-        str | None, option(metavar="ENTITY", help="Forward dead letters to this entity.")
+        str | None, option("ENTITY", "Forward dead letters to this entity.")
     ] = None
 
 
@@ -131,14 +128,14 @@ class QueueSettings(StorageSettings, DeliverySettings):
 @dataclass(frozen=True, kw_only=True)
 class TopicSettings(StorageSettings):
     support_ordering: Annotated[
-        bool | None, option(help="Deliver messages to subscriptions in order.")
+        bool | None, flag("Deliver messages to subscriptions in order.")
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionSettings(DeliverySettings):
     dead_lettering_on_filter_evaluation_exceptions: Annotated[
-        bool | None, option(help="Dead-letter messages for which a filter fails.")
+        bool | None, flag("Dead-letter messages for which a filter fails.")
     ] = None
 
 
@@ -231,7 +228,7 @@ _VALUES: Final[dict[str, Any]] = {
 
 
 def _matching(what: str) -> Any:
-    return option(metavar="TEXT", help=f"Match messages with this {what}.")
+    return option("TEXT", f"Match messages with this {what}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,11 +246,11 @@ class CorrelationOptions:
     property_: Annotated[
         list[str] | None,
         option(
+            "NAME[:TYPE]=VALUE",
+            "Match messages with this application property; may be repeated. TYPE is "
+            "int, long, double, boolean, timestamp or string (default).",
             "--property",
             "-p",
-            metavar="NAME[:TYPE]=VALUE",
-            help="Match messages with this application property; may be repeated. TYPE is "
-            "int, long, double, boolean, timestamp or string (default).",
         ),
     ] = None
 
@@ -286,30 +283,21 @@ def _parse_value(text: str) -> tuple[str, Value]:
 @create_app.command()
 @flatten_options
 def rule(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the subscription.")],
-    subscription: Annotated[
-        str, typer.Argument(metavar="SUBSCRIPTION", help="Subscription that gets the rule.")
-    ],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new rule.")],
+    topic: Annotated[str, argument("TOPIC", "Topic of the subscription.")],
+    subscription: Annotated[str, argument("SUBSCRIPTION", "Subscription that gets the rule.")],
+    name: Annotated[str, argument("NAME", "Name of the new rule.")],
     *,
     sql: Annotated[
-        str | None,
-        option(metavar="EXPRESSION", help="Match messages for which this expression is true."),
+        str | None, option("EXPRESSION", "Match messages for which this expression is true.")
     ] = None,
     correlation: CorrelationOptions,
     action: Annotated[
         str | None,
-        option(
-            metavar="STATEMENTS",
-            help="Change a matching message, as in \"SET priority = 'high'\".",
-        ),
+        option("STATEMENTS", "Change a matching message, as in \"SET priority = 'high'\"."),
     ] = None,
     replace_default: Annotated[
         bool,
-        typer.Option(
-            "--replace-default",
-            help="Then delete the rule $Default, which matches every message.",
-        ),
+        flag("Then delete the rule $Default, which matches every message.", "--replace-default"),
     ] = False,
     connection: ConnectionOptions,
     as_json: AS_JSON = False,

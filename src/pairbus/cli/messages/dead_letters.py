@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from pairbus.cli.entity_path import EntityPath, SubQueue, parse_entity_path
 from pairbus.cli.message_client import connect, explain_errors, peek_messages
 from pairbus.cli.messages.filter import Filter, FilterOptions
@@ -39,6 +37,7 @@ from pairbus.cli.shared_options import (
     command_group,
     complete_queue_or_topic,
     confirm,
+    flag,
     flatten_options,
     option,
 )
@@ -65,16 +64,11 @@ app = command_group(
     "  pairbus dead-letters resubmit orders --reason MaxDeliveryCountExceeded",
 )
 
-SUB_QUEUE = Annotated[
-    SubQueue,
-    option(metavar=SUB_QUEUE_NAMES, help="Which sub-queue (default: dead-letter)."),
-]
+SUB_QUEUE = Annotated[SubQueue, option(SUB_QUEUE_NAMES, "Which sub-queue (default: dead-letter).")]
 DRY_RUN = Annotated[
-    bool, typer.Option("--dry-run", help="Show which messages would be affected; change nothing.")
+    bool, flag("Show which messages would be affected; change nothing.", "--dry-run")
 ]
-COUNT_MAX = Annotated[
-    int | None, option(min=1, metavar="N", help="Maximum number of messages (default: all).")
-]
+COUNT_MAX = Annotated[int | None, option("N", "Maximum number of messages (default: all).", min=1)]
 
 
 @app.command("list")
@@ -84,9 +78,7 @@ def list_(
     subscription: SUBSCRIPTION = None,
     *,
     filters: FilterOptions,
-    count: Annotated[
-        int, option(min=1, metavar="N", help="Maximum number of messages (default: 100).")
-    ] = 100,
+    count: Annotated[int, option("N", "Maximum number of messages (default: 100).", min=1)] = 100,
     sub_queue: SUB_QUEUE = SubQueue.DEAD_LETTER,
     connection: ConnectionOptions,
     as_json: AS_JSON = False,
@@ -119,9 +111,7 @@ def show(
     subscription: SUBSCRIPTION = None,
     *,
     filters: FilterOptions,
-    count: Annotated[
-        int, option(min=1, metavar="N", help="Maximum number of messages (default: 10).")
-    ] = 10,
+    count: Annotated[int, option("N", "Maximum number of messages (default: 10).", min=1)] = 10,
     sub_queue: SUB_QUEUE = SubQueue.DEAD_LETTER,
     connection: ConnectionOptions,
     as_json: AS_JSON = False,
@@ -150,23 +140,21 @@ def resubmit(
     to: Annotated[
         str | None,
         option(
-            metavar="ENTITY",
-            help="Queue or topic to send to (default: the queue itself; for a subscription its "
+            "ENTITY",
+            "Queue or topic to send to (default: the queue itself; for a subscription its "
             "topic, and so all subscriptions of the topic whose rules match).",
             autocompletion=complete_queue_or_topic,
         ),
     ] = None,
     filters: FilterOptions,
     count: COUNT_MAX = None,
-    new_ids: Annotated[
-        bool, typer.Option("--new-ids", help="Give the messages new message ids.")
-    ] = False,
+    new_ids: Annotated[bool, flag("Give the messages new message ids.", "--new-ids")] = False,
     keep_ids: Annotated[
         bool,
-        typer.Option(
-            "--keep-ids",
-            help="Keep message ids without checking for duplicate detection. Use it only if the "
+        flag(
+            "Keep message ids without checking for duplicate detection. Use it only if the "
             "target has none: otherwise messages can be lost.",
+            "--keep-ids",
         ),
     ] = False,
     dry_run: DRY_RUN = False,

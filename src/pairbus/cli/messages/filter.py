@@ -25,8 +25,8 @@ _STATES: Final = {"active": 0, "deferred": 1, "scheduled": 2}
 WHERE = Annotated[
     str | None,
     option(
-        metavar="CONDITION",
-        help="Only messages for which this is true, in the language of subscription rules: "
+        "CONDITION",
+        "Only messages for which this is true, in the language of subscription rules: "
         "\"amount > 5 AND sys.Subject LIKE 'a%'\".",
     ),
 ]
@@ -37,33 +37,29 @@ class FilterOptions:
     """The filter as it is typed."""
 
     reason: Annotated[
-        str | None, option(metavar="TEXT", help="Only messages dead-lettered for this reason.")
+        str | None, option("TEXT", "Only messages dead-lettered for this reason.")
     ] = None
-    subject: Annotated[
-        str | None, option(metavar="TEXT", help="Only messages with this subject.")
-    ] = None
+    subject: Annotated[str | None, option("TEXT", "Only messages with this subject.")] = None
     property_: Annotated[
         list[str] | None,
         option(
+            "NAME[:TYPE]=VALUE",
+            "Only messages with this application property; may be repeated.",
             "--property",
             "-p",
-            metavar="NAME[:TYPE]=VALUE",
-            help="Only messages with this application property; may be repeated.",
         ),
     ] = None
     older_than: Annotated[
-        str | None,
-        option(metavar="DURATION", help="Only messages enqueued longer ago than this, as in 2h."),
+        str | None, option("DURATION", "Only messages enqueued longer ago than this, as in 2h.")
     ] = None
     newer_than: Annotated[
-        str | None,
-        option(metavar="DURATION", help="Only messages enqueued within this time, as in 2h."),
+        str | None, option("DURATION", "Only messages enqueued within this time, as in 2h.")
     ] = None
     sequence: Annotated[
         list[str] | None,
         option(
-            metavar="NUMBERS",
-            help="Only messages with these sequence numbers, as in 5,7,10-20; may be repeated.",
+            "NUMBERS",
+            "Only messages with these sequence numbers, as in 5,7,10-20; may be repeated.",
         ),
     ] = None
     where: WHERE = None

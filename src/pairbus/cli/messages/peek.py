@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from pairbus.cli.entity_path import EntityPath, parse_entity_path
 from pairbus.cli.message_client import connect, explain_errors, peek_messages
 from pairbus.cli.messages.filter import WHERE, Filter, FilterOptions
@@ -22,6 +20,7 @@ from pairbus.cli.shared_options import (
     SUB_QUEUE,
     SUBSCRIPTION,
     ConnectionOptions,
+    flag,
     flatten_options,
     option,
 )
@@ -47,21 +46,15 @@ def peek(
     entity: ENTITY,
     subscription: SUBSCRIPTION = None,
     *,
-    from_: Annotated[
-        int, option("--from", min=0, metavar="N", help="First sequence number (default: 0).")
-    ] = 0,
+    from_: Annotated[int, option("N", "First sequence number (default: 0).", "--from", min=0)] = 0,
     count: Annotated[
         int | None,
-        option(
-            min=1,
-            metavar="N",
-            help="Maximum number of messages (default: 10; with --watch, no limit).",
-        ),
+        option("N", "Maximum number of messages (default: 10; with --watch, no limit).", min=1),
     ] = None,
     sub_queue: SUB_QUEUE = None,
     where: WHERE = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="Print each message in full instead of a table.")
+        bool, flag("Print each message in full instead of a table.", "--whole")
     ] = False,
     watching: WatchOptions,
     connection: ConnectionOptions,

@@ -21,8 +21,6 @@ from itertools import count as counting
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from pairbus.cli.entity_path import EntityPath, parse_entity_path
 from pairbus.cli.message_client import explain_errors
 from pairbus.cli.messages.message_json import MessageJson
@@ -36,6 +34,7 @@ from pairbus.cli.shared_options import (
     SUB_QUEUE,
     SUBSCRIPTION,
     ConnectionOptions,
+    flag,
     flatten_options,
     option,
 )
@@ -59,12 +58,9 @@ Write = Callable[[list[MessageJson]], None]
 class SessionOptions:
     """Which session of an entity with sessions."""
 
-    session_id: Annotated[str | None, option(metavar="ID", help="Receive from this session.")] = (
-        None
-    )
+    session_id: Annotated[str | None, option("ID", "Receive from this session.")] = None
     next_session: Annotated[
-        bool,
-        typer.Option("--next-session", help="Receive from the next session that is not locked."),
+        bool, flag("Receive from the next session that is not locked.", "--next-session")
     ] = False
 
     @property
@@ -85,19 +81,17 @@ class SessionOptions:
 class AmountOptions:
     """How many messages, and how long to wait for them."""
 
-    count: Annotated[
-        int | None, option(min=1, metavar="N", help="Maximum number of messages (default: 1).")
-    ] = None
-    is_all: Annotated[
-        bool, typer.Option("--all", help="Receive until no message arrives within --wait.")
-    ] = False
+    count: Annotated[int | None, option("N", "Maximum number of messages (default: 1).", min=1)] = (
+        None
+    )
+    is_all: Annotated[bool, flag("Receive until no message arrives within --wait.", "--all")] = (
+        False
+    )
     watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Keep receiving until Ctrl-C, or until --count messages."),
+        bool, flag("Keep receiving until Ctrl-C, or until --count messages.", "--watch")
     ] = False
     wait: Annotated[
-        str | None,
-        option(metavar="DURATION", help="How long to wait for the next message (default: 5s)."),
+        str | None, option("DURATION", "How long to wait for the next message (default: 5s).")
     ] = None
 
     def parse(self) -> tuple[int | None, float]:
@@ -123,10 +117,7 @@ def receive(
     sub_queue: SUB_QUEUE = None,
     output_dir: Annotated[
         Path | None,
-        option(
-            metavar="DIR",
-            help="Write each message as a JSON file into this folder, instead of to stdout.",
-        ),
+        option("DIR", "Write each message as a JSON file into this folder, instead of to stdout."),
     ] = None,
     connection: ConnectionOptions,
     as_json: AS_JSON = False,

@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 from uuid import uuid4
 
-import typer
-
 from pairbus.cli.entity_path import EntityPath, parse_entity_path
 from pairbus.cli.message_client import BatchFailed, connect, explain_errors, send_batch
 from pairbus.cli.messages.message_json import Row, from_json, parse_property
@@ -24,6 +22,7 @@ from pairbus.cli.parse import parse_duration, parse_time
 from pairbus.cli.shared_options import (
     AS_JSON,
     ConnectionOptions,
+    argument,
     complete_queue_or_topic,
     flatten_options,
     option,
@@ -42,38 +41,34 @@ class MessageOptions:
     """Properties of every message; the names are those of the JSON keys."""
 
     message_id: Annotated[
-        str | None, option(metavar="ID", help="Message id (default: a new one for each message).")
+        str | None, option("ID", "Message id (default: a new one for each message).")
     ] = None
-    session_id: Annotated[
-        str | None, option(metavar="ID", help="Session that the message belongs to.")
-    ] = None
-    subject: Annotated[str | None, option(metavar="TEXT", help="Subject (label).")] = None
+    session_id: Annotated[str | None, option("ID", "Session that the message belongs to.")] = None
+    subject: Annotated[str | None, option("TEXT", "Subject (label).")] = None
     content_type: Annotated[
-        str | None, option(metavar="TYPE", help="Content type, such as application/json.")
+        str | None, option("TYPE", "Content type, such as application/json.")
     ] = None
-    correlation_id: Annotated[str | None, option(metavar="ID", help="Correlation id.")] = None
-    reply_to: Annotated[
-        str | None, option(metavar="ENTITY", help="Entity that replies should go to.")
-    ] = None
+    correlation_id: Annotated[str | None, option("ID", "Correlation id.")] = None
+    reply_to: Annotated[str | None, option("ENTITY", "Entity that replies should go to.")] = None
     reply_to_session_id: Annotated[
-        str | None, option(metavar="ID", help="Session that replies should go to.")
+        str | None, option("ID", "Session that replies should go to.")
     ] = None
-    to: Annotated[
-        str | None, option(metavar="TEXT", help="Address of the receiver, for routing by rules.")
-    ] = None
+    to: Annotated[str | None, option("TEXT", "Address of the receiver, for routing by rules.")] = (
+        None
+    )
     partition_key: Annotated[
-        str | None, option(metavar="KEY", help="Partition key, for a partitioned entity.")
+        str | None, option("KEY", "Partition key, for a partitioned entity.")
     ] = None
 
 
 PROPERTY = Annotated[
     list[str] | None,
     option(
+        "NAME[:TYPE]=VALUE",
+        "Application property; may be repeated. TYPE is an AMQP type such as int, long, "
+        "double, boolean, timestamp or uuid (default: string).",
         "--property",
         "-p",
-        metavar="NAME[:TYPE]=VALUE",
-        help="Application property; may be repeated. TYPE is an AMQP type such as int, long, "
-        "double, boolean, timestamp or uuid (default: string).",
     ),
 ]
 
@@ -81,24 +76,16 @@ PROPERTY = Annotated[
 @flatten_options
 def send(
     entity: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENTITY", help="Queue or topic.", autocompletion=complete_queue_or_topic
-        ),
+        str, argument("ENTITY", "Queue or topic.", autocompletion=complete_queue_or_topic)
     ],
     *,
     source: InputOptions,
     message: MessageOptions,
     property_: PROPERTY = None,
-    ttl: Annotated[
-        str | None, option(metavar="DURATION", help="Time to live, as in 90s, 5m, 2h or 7d.")
-    ] = None,
+    ttl: Annotated[str | None, option("DURATION", "Time to live, as in 90s, 5m, 2h or 7d.")] = None,
     scheduled: Annotated[
         str | None,
-        option(
-            metavar="TIME",
-            help="When the message becomes visible: 2030-12-31T23:59:59Z, or 10m from now.",
-        ),
+        option("TIME", "When the message becomes visible: 2030-12-31T23:59:59Z, or 10m from now."),
     ] = None,
     connection: ConnectionOptions,
     as_json: AS_JSON = False,

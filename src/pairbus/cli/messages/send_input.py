@@ -11,10 +11,8 @@ from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from pairbus.cli.messages.message_json import Row, parse_line
-from pairbus.cli.shared_options import option
+from pairbus.cli.shared_options import argument, flag, option
 from pairbus.errors import UsageError
 
 _READ_BYTES: Final = 64 * 1024
@@ -24,28 +22,21 @@ _READ_BYTES: Final = 64 * 1024
 class InputOptions:
     """Where the bodies come from."""
 
-    body: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="BODY", help="Body of the message; - or nothing: stdin.", show_default=False
-        ),
-    ] = None
+    body: Annotated[str | None, argument("BODY", "Body of the message; - or nothing: stdin.")] = (
+        None
+    )
     file: Annotated[
-        list[Path] | None,
-        option(metavar="FILE", help="File with the body, or with the lines; may be repeated."),
+        list[Path] | None, option("FILE", "File with the body, or with the lines; may be repeated.")
     ] = None
-    lines: Annotated[bool, typer.Option("--lines", help="Send each line as a message.")] = False
+    lines: Annotated[bool, flag("Send each line as a message.", "--lines")] = False
     json_lines: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Send each line as a message in JSON, as `receive --json` and `peek --json` print it.",
             "--json-lines",
-            help="Send each line as a message in JSON, as `receive --json` and `peek --json` "
-            "print it.",
         ),
     ] = False
-    copies: Annotated[
-        int, option(min=1, metavar="N", help="Number of copies to send (default: 1).")
-    ] = 1
+    copies: Annotated[int, option("N", "Number of copies to send (default: 1).", min=1)] = 1
 
     @property
     def is_by_line(self) -> bool:

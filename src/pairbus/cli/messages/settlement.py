@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-import typer
-
-from pairbus.cli.shared_options import option
+from pairbus.cli.shared_options import flag, option
 from pairbus.errors import UsageError
 
 
@@ -26,25 +24,20 @@ class SettlementOptions:
     """What happens to a message after it is written."""
 
     abandon: Annotated[
-        bool,
-        typer.Option(
-            "--abandon", help="Abandon the messages at the end. This counts as a delivery."
-        ),
+        bool, flag("Abandon the messages at the end. This counts as a delivery.", "--abandon")
     ] = False
-    dead_letter: Annotated[
-        bool, typer.Option("--dead-letter", help="Dead-letter the messages.")
-    ] = False
+    dead_letter: Annotated[bool, flag("Dead-letter the messages.", "--dead-letter")] = False
     delete: Annotated[
         bool,
-        typer.Option(
-            "--delete",
-            help="Receive and delete: the service deletes each message when it sends it. Messages "
+        flag(
+            "Receive and delete: the service deletes each message when it sends it. Messages "
             "on their way are lost if something fails.",
+            "--delete",
         ),
     ] = False
-    reason: Annotated[str | None, option(metavar="TEXT", help="Reason, with --dead-letter.")] = None
+    reason: Annotated[str | None, option("TEXT", "Reason, with --dead-letter.")] = None
     description: Annotated[
-        str | None, option(metavar="TEXT", help="Description of the error, with --dead-letter.")
+        str | None, option("TEXT", "Description of the error, with --dead-letter.")
     ] = None
 
     def parse(self) -> SettlementAction:

@@ -35,95 +35,81 @@ def _limits(name: str) -> dict[str, int]:
 def cost(
     context: typer.Context,
     backlog_queues: Annotated[
-        int,
-        option(
-            **_limits("backlog_queues"),
-            metavar="N",
-            help="Backlog queues of the pair (default: 10).",
-        ),
+        int, option("N", "Backlog queues of the pair (default: 10).", **_limits("backlog_queues"))
     ] = 10,
     syphons: Annotated[
         int,
         option(
+            "N",
+            "Syphons that run all the time (default: 1). With 0, no message is brought home.",
             **_limits("syphons"),
-            metavar="N",
-            help="Syphons that run all the time (default: 1). With 0, no message is brought home.",
         ),
     ] = 1,
     messages_per_day: Annotated[
         int,
         option(
+            "N",
+            "Messages that the application sends per day (default: 0).",
             **_limits("messages_per_day"),
-            metavar="N",
-            help="Messages that the application sends per day (default: 0).",
         ),
     ] = 0,
     message_bytes: Annotated[
         int,
         option(
-            **_limits("message_bytes"),
-            metavar="BYTES",
-            help="Encoded size of a message (default: 1024). A message counts as one operation for "
+            "BYTES",
+            "Encoded size of a message (default: 1024). A message counts as one operation for "
             "each started 64 KiB.",
+            **_limits("message_bytes"),
         ),
     ] = 1024,
     outage: Annotated[
         str,
         option(
-            metavar="DURATION",
-            help="How long the primary is down in the whole period, such as 4h (default: 0s).",
+            "DURATION",
+            "How long the primary is down in the whole period, such as 4h (default: 0s).",
         ),
     ] = "0s",
     ping_interval: Annotated[
-        str, option(metavar="DURATION", help="Time between two pings of an entity (default: 60s).")
+        str, option("DURATION", "Time between two pings of an entity (default: 60s).")
     ] = "60s",
     entities: Annotated[
         int,
         option(
+            "N",
+            "Queues and topics that fail over; each client pings each of them (default: 1).",
             **_limits("entities"),
-            metavar="N",
-            help="Queues and topics that fail over; each client pings each of them (default: 1).",
         ),
     ] = 1,
-    clients: Annotated[
-        int, option(**_limits("clients"), metavar="N", help="Paired clients (default: 1).")
-    ] = 1,
+    clients: Annotated[int, option("N", "Paired clients (default: 1).", **_limits("clients"))] = 1,
     period: Annotated[
-        str,
-        option(
-            metavar="DURATION", help="Length of the period, in whole days up to 31d (default: 30d)."
-        ),
+        str, option("DURATION", "Length of the period, in whole days up to 31d (default: 30d).")
     ] = "30d",
     other_operations: Annotated[
         int,
         option(
-            **_limits("other_operations"),
-            metavar="N",
-            help="Other operations of the Azure subscription in the period (default: 0). They fill "
+            "N",
+            "Other operations of the Azure subscription in the period (default: 0). They fill "
             "the cheaper price tiers first.",
+            **_limits("other_operations"),
         ),
     ] = 0,
     ledger: Annotated[
         Path | None,
         option(
-            metavar="DIR",
-            help="Use the numbers of a syphon's ledger instead: the folder of `pairbus syphon "
+            "DIR",
+            "Use the numbers of a syphon's ledger instead: the folder of `pairbus syphon "
             "--ledger`.",
         ),
     ] = None,
     prices: Annotated[
         Path | None,
-        option(
-            metavar="FILE.toml",
-            envvar="PAIRBUS_PRICES",
-            help="Your price list (default: an example).",
-        ),
+        option("FILE.toml", "Your price list (default: an example).", envvar="PAIRBUS_PRICES"),
     ] = None,
     plot: Annotated[
         Path | None,
         option(
-            metavar="FILE.svg|FILE.png",
-            help="Also draw the cost by length of the outage and by number of backlog queues.",
+            "FILE.svg|FILE.png",
+            "Also draw the cost by length of the outage and by number of backlog queues.",
         ),
     ] = None,
     as_json: AS_JSON = False,

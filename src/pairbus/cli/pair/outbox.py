@@ -14,8 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.message_client import BatchFailed, connect, explain_errors, send_batch
 from pairbus.cli.messages.message_json import MessageJson, format_time, to_json_if_readable
@@ -34,8 +32,10 @@ from pairbus.cli.shared_options import (
     AS_JSON,
     IS_SURE,
     ConnectionOptions,
+    argument,
     command_group,
     confirm,
+    flag,
     flatten_options,
     option,
 )
@@ -64,20 +64,16 @@ app = command_group(
     "  pairbus outbox drain outbox.db -c contoso.servicebus.windows.net",
 )
 
-FILE = Annotated[Path, typer.Argument(metavar="FILE", help="File of the outbox.")]
+FILE = Annotated[Path, argument("FILE", "File of the outbox.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectOptions:
     """Which messages of the file."""
 
-    entity: Annotated[
-        str | None, option(metavar="ENTITY", help="Only messages for this queue or topic.")
-    ] = None
-    held: Annotated[bool, typer.Option("--held", help="Only held messages.")] = False
-    message_id: Annotated[
-        str | None, option(metavar="ID", help="Only messages with this message id.")
-    ] = None
+    entity: Annotated[str | None, option("ENTITY", "Only messages for this queue or topic.")] = None
+    held: Annotated[bool, flag("Only held messages.", "--held")] = False
+    message_id: Annotated[str | None, option("ID", "Only messages with this message id.")] = None
 
     def matches(self, message: StoredMessage) -> bool:
         if self.entity is not None and message.entity.lower() != self.entity.lower():
@@ -93,9 +89,7 @@ def list_(
     file: FILE,
     *,
     select: SelectOptions,
-    count: Annotated[
-        int, option(min=1, metavar="N", help="Maximum number of messages (default: 100).")
-    ] = 100,
+    count: Annotated[int, option("N", "Maximum number of messages (default: 100).", min=1)] = 100,
     as_json: AS_JSON = False,
 ) -> None:
     """List the messages in the file, oldest first.
@@ -127,9 +121,7 @@ def show(
     file: FILE,
     *,
     select: SelectOptions,
-    count: Annotated[
-        int, option(min=1, metavar="N", help="Maximum number of messages (default: 10).")
-    ] = 10,
+    count: Annotated[int, option("N", "Maximum number of messages (default: 10).", min=1)] = 10,
     as_json: AS_JSON = False,
 ) -> None:
     """Show messages in full: properties and body.
@@ -155,8 +147,7 @@ def drain(
     primary_name: Annotated[
         str | None,
         option(
-            metavar="NAME",
-            help="Name of the primary in the file, if it is not the first label of its host.",
+            "NAME", "Name of the primary in the file, if it is not the first label of its host."
         ),
     ] = None,
     connection: ConnectionOptions,
@@ -199,9 +190,7 @@ def purge(
     file: FILE,
     *,
     select: SelectOptions,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show how many messages; delete nothing.")
-    ] = False,
+    dry_run: Annotated[bool, flag("Show how many messages; delete nothing.", "--dry-run")] = False,
     is_sure: IS_SURE = False,
     as_json: AS_JSON = False,
 ) -> None:

@@ -14,12 +14,7 @@ from pairbus.spark.session import PACKAGE, write_archive
 def package_for_spark(
     output: Annotated[
         Path,
-        option(
-            "--output",
-            "-o",
-            metavar="FILE.zip",
-            help="The archive to write (default: pairbus-spark.zip).",
-        ),
+        option("FILE.zip", "The archive to write (default: pairbus-spark.zip).", "--output", "-o"),
     ] = Path("pairbus-spark.zip"),
 ) -> None:
     """Write an archive of pairbus for Spark's --py-files: all but the local broker.

@@ -23,12 +23,12 @@ from pairbus.syphon.report import OPERATIONS, Report, report_of
 
 
 def report(
-    ledger: Annotated[Path, option(metavar="DIR", help="The folder of `pairbus syphon --ledger`.")],
+    ledger: Annotated[Path, option("DIR", "The folder of `pairbus syphon --ledger`.")],
     gap: Annotated[
         str,
         option(
-            metavar="DURATION",
-            help="Diverted messages of one destination that are further apart than this belong to "
+            "DURATION",
+            "Diverted messages of one destination that are further apart than this belong to "
             "different outages (default: 10m).",
         ),
     ] = "10m",

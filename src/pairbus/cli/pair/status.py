@@ -45,11 +45,11 @@ _FAILED: Final = 1
 METRICS = Annotated[
     list[str] | None,
     option(
-        metavar="URL",
+        "URL",
+        "Prometheus metrics of a client or a syphon; repeat it for each (default: "
+        "PAIRBUS_METRICS, separated by spaces).",
         envvar="PAIRBUS_METRICS",
         show_envvar=False,
-        help="Prometheus metrics of a client or a syphon; repeat it for each (default: "
-        "PAIRBUS_METRICS, separated by spaces).",
     ),
 ]
 
@@ -73,15 +73,15 @@ def status(
     peek: Annotated[
         int,
         option(
+            "N",
+            "Number of messages to peek at in each backlog queue, to count their destinations "
+            "(default: 100).",
             min=0,
             max=100_000,
-            metavar="N",
-            help="Number of messages to peek at in each backlog queue, to count their destinations "
-            "(default: 100).",
         ),
     ] = 100,
     timeout: Annotated[
-        str, option(metavar="DURATION", help="How long to wait for an answer (default: 10s).")
+        str, option("DURATION", "How long to wait for an answer (default: 10s).")
     ] = "10s",
     watching: WatchOptions,
     as_json: AS_JSON = False,

@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
 from azure.core.exceptions import AzureError
 
 from pairbus.cli.administration import administration_client, explain_answers
@@ -34,7 +33,7 @@ from pairbus.cli.pair.targets import (
     parse_pair,
     some_entities,
 )
-from pairbus.cli.shared_options import AS_JSON, flatten_options, option
+from pairbus.cli.shared_options import AS_JSON, flag, flatten_options, option
 from pairbus.cli.signals import graceful_stop
 from pairbus.cli.target import Target, why_unreachable
 from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra
@@ -66,56 +65,52 @@ class JobOptions:
     master: Annotated[
         str | None,
         option(
-            metavar="URL",
-            help="Spark's master: the URL of a cluster, or local[N,4] (default: local[2,4], or the "
+            "URL",
+            "Spark's master: the URL of a cluster, or local[N,4] (default: local[2,4], or the "
             "master of spark-submit).",
         ),
     ] = None
-    once: Annotated[
-        bool, typer.Option("--once", help="End when nothing more can be brought home.")
-    ] = False
+    once: Annotated[bool, flag("End when nothing more can be brought home.", "--once")] = False
     ledger: Annotated[
-        Path | None,
-        option(metavar="DIR", help="Folder for a ledger of all messages, in Parquet files."),
+        Path | None, option("DIR", "Folder for a ledger of all messages, in Parquet files.")
     ] = None
     ledger_messages: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Also write a line for each message to the ledger, before it leaves the backlog.",
             "--ledger-messages",
-            help="Also write a line for each message to the ledger, before it leaves the backlog.",
         ),
     ] = False
     keep_ttl_running: Annotated[
         bool,
-        typer.Option(
-            "--keep-ttl-running",
-            help="Keep the time to live of a message running while it waits in the backlog. "
+        flag(
+            "Keep the time to live of a message running while it waits in the backlog. "
             "Without this option, it starts again when the message is brought home.",
+            "--keep-ttl-running",
         ),
     ] = False
     shares: Annotated[
         int,
         option(
-            min=1,
-            metavar="N",
-            help="Tasks for each backlog queue (default: 1). With more than one, messages may "
+            "N",
+            "Tasks for each backlog queue (default: 1). With more than one, messages may "
             "arrive out of order.",
+            min=1,
         ),
     ] = 1
     metrics_port: Annotated[
         int | None,
         option(
+            "PORT",
+            "Serve Prometheus metrics on this port; 0 lets the system choose one.",
             min=0,
             max=65535,
-            metavar="PORT",
-            help="Serve Prometheus metrics on this port; 0 lets the system choose one.",
         ),
     ] = None
     metrics_host: Annotated[
         str,
         option(
-            metavar="ADDRESS",
-            help="Address for --metrics-port (default: 127.0.0.1); 0.0.0.0 for all addresses.",
+            "ADDRESS", "Address for --metrics-port (default: 127.0.0.1); 0.0.0.0 for all addresses."
         ),
     ] = "127.0.0.1"
 

@@ -27,8 +27,8 @@ class PairOptions:
     primary: Annotated[
         list[str] | None,
         option(
-            metavar="TEXT",
-            help="Connection string of the primary, or its host name, to log in without a key "
+            "TEXT",
+            "Connection string of the primary, or its host name, to log in without a key "
             f"(default: {ENVIRONMENT}). Repeat it for each primary that has its "
             "backlog on this secondary; in the variable, separate them by spaces.",
         ),
@@ -36,30 +36,30 @@ class PairOptions:
     secondary: Annotated[
         str | None,
         option(
-            metavar="TEXT",
+            "TEXT",
+            "Connection string or host name of the secondary (default: PAIRBUS_SECONDARY).",
             envvar="PAIRBUS_SECONDARY",
             show_envvar=False,
-            help="Connection string or host name of the secondary (default: PAIRBUS_SECONDARY).",
         ),
     ] = None
     primary_name: Annotated[
         list[str] | None,
         option(
-            metavar="NAME",
-            help="Name of the primary in the paths of its backlog queues; repeat it for each "
+            "NAME",
+            "Name of the primary in the paths of its backlog queues; repeat it for each "
             "primary, in the same order (default: the first label of the primary's host).",
         ),
     ] = None
     primary_ca_file: Annotated[
         list[Path] | None,
         option(
-            metavar="FILE",
-            help="Certificate authority of the primary; repeat it for each primary, or give one "
+            "FILE",
+            "Certificate authority of the primary; repeat it for each primary, or give one "
             "for all.",
         ),
     ] = None
     secondary_ca_file: Annotated[
-        Path | None, option(metavar="FILE", help="Certificate authority of the secondary.")
+        Path | None, option("FILE", "Certificate authority of the secondary.")
     ] = None
 
 
