@@ -13,23 +13,8 @@ import threading
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from pairbus.events import (
-    BacklogReadmitted,
-    BacklogWithdrawn,
-    Calmed,
-    Closed,
-    Event,
-    FailedBack,
-    FailedOver,
-    Flapping,
-    HeldInOutbox,
-    LeftOutbox,
-    OutboxOpened,
-    Paired,
-    StoredInOutbox,
-    SyphonFailed,
-    SyphonRestarted,
-)
+from pairbus import events
+from pairbus.events import Event
 
 
 class Gauge(Enum):
@@ -62,29 +47,29 @@ class GaugeTracker:
         """Returns the changes that an event causes. Events of a closed client change nothing."""
         with self._lock:
             match event:
-                case Paired():
+                case events.Paired():
                     return self._opened(event.namespace)
-                case FailedOver():
+                case events.FailedOver():
                     return self._add(Gauge.ENTITIES_FAILED_OVER, event.namespace, event.path, +1)
-                case FailedBack():
+                case events.FailedBack():
                     return self._add(Gauge.ENTITIES_FAILED_OVER, event.namespace, event.path, -1)
-                case Flapping(times=1):
+                case events.Flapping(times=1):
                     return self._add(Gauge.ENTITIES_FLAPPING, event.namespace, event.path, +1)
-                case Calmed():
+                case events.Calmed():
                     return self._add(Gauge.ENTITIES_FLAPPING, event.namespace, event.path, -1)
-                case BacklogWithdrawn():
+                case events.BacklogWithdrawn():
                     queue = event.backlog_queue
                     return self._add(Gauge.QUEUES_WITHDRAWN, event.namespace, queue, +1)
-                case BacklogReadmitted():
+                case events.BacklogReadmitted():
                     queue = event.backlog_queue
                     return self._add(Gauge.QUEUES_WITHDRAWN, event.namespace, queue, -1)
-                case SyphonFailed(down_seconds=0):
+                case events.SyphonFailed(down_seconds=0):
                     return self._add(Gauge.SYPHONS_DOWN, event.namespace, "", +1)
-                case SyphonRestarted():
+                case events.SyphonRestarted():
                     return self._add(Gauge.SYPHONS_DOWN, event.namespace, "", -1)
-                case OutboxOpened() | StoredInOutbox() | LeftOutbox() | HeldInOutbox():
+                case events.OutboxEvent():
                     return self._wait_in_outbox(event.namespace, event.file, event.waiting)
-                case Closed():
+                case events.Closed():
                     return self._closed(event.namespace)
         return []
 

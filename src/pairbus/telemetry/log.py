@@ -18,36 +18,18 @@ from dataclasses import dataclass
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any, Final
 
+from pairbus import events
 from pairbus.errors import one_line
-from pairbus.events import (
-    BacklogReadmitted,
-    BacklogWithdrawn,
-    Calmed,
-    Closed,
-    Diverted,
-    Event,
-    FailBackDelayed,
-    FailedBack,
-    FailedOver,
-    Flapping,
-    HeldInOutbox,
-    LeftOutbox,
-    OutboxOpened,
-    OutboxStalled,
-    Paired,
-    PingSent,
-    PrimaryFailed,
-    Recovered,
-    Returning,
-    SendFailed,
-    StoredInOutbox,
-    SyphonFailed,
-    SyphonRestarted,
-    Throttled,
-)
+from pairbus.events import Event
 
 Line = tuple[int, str]
-Failure = PrimaryFailed | SendFailed | Throttled | StoredInOutbox | OutboxStalled
+Failure = (
+    events.PrimaryFailed
+    | events.SendFailed
+    | events.Throttled
+    | events.StoredInOutbox
+    | events.OutboxStalled
+)
 """Every send of an outage may cause one."""
 
 REPEAT_SECONDS: Final = 10.0
@@ -72,15 +54,15 @@ class EventLog:
         self._repeats: dict[tuple[type[Event], str, str | None], _Repeats] = {}
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Diverted):  # once for each message: first, and only if it is logged
+        if isinstance(event, events.Diverted):  # once for each message, so it comes first
             if _BACKLOG.isEnabledFor(DEBUG):
                 _log(event)
         elif isinstance(event, Failure):
             self._log_limited(event)
         else:
-            if isinstance(event, FailedOver | FailedBack | Recovered):
+            if isinstance(event, events.FailedOver | events.FailedBack | events.Recovered):
                 self._log_held_back(event.path)
-            elif isinstance(event, Closed):
+            elif isinstance(event, events.Closed):
                 self._log_held_back()
             _log(event)
 
@@ -116,7 +98,7 @@ def _log(event: Event, repeats: _Repeats | None = None, *, now: float = 0.0) -> 
     logger.log(level, text)  # no arguments: a percent sign in the cause stays as it is
 
 
-def _paired(event: Paired) -> Line:
+def _paired(event: events.Paired) -> Line:
     queues = event.backlog_queues
     names = queues[0] if len(queues) == 1 else f"{queues[0]} to {queues[-1]}"
     return INFO, (
@@ -125,11 +107,11 @@ def _paired(event: Paired) -> Line:
     )
 
 
-def _closed(event: Closed) -> Line:
+def _closed(event: events.Closed) -> Line:
     return INFO, f"the pairing of {event.namespace} is closed: pings and diverting have stopped"
 
 
-def _primary_failed(event: PrimaryFailed) -> Line:
+def _primary_failed(event: events.PrimaryFailed) -> Line:
     return WARNING, (
         f"a send to {_entity(event)} failed: {one_line(event.error)}; the first failure was "
         f"{_seconds(event.since_seconds)} ago, and the entity fails over in "
@@ -137,11 +119,11 @@ def _primary_failed(event: PrimaryFailed) -> Line:
     )
 
 
-def _recovered(event: Recovered) -> Line:
+def _recovered(event: events.Recovered) -> Line:
     return INFO, f"{_entity(event)} accepts messages again and does not fail over"
 
 
-def _failed_over(event: FailedOver) -> Line:
+def _failed_over(event: events.FailedOver) -> Line:
     if event.backlog_queue is None:
         next_step = "no backlog queue is left: sends fail until one of them or the primary is back"
     else:
@@ -152,7 +134,7 @@ def _failed_over(event: FailedOver) -> Line:
     )
 
 
-def _failed_back(event: FailedBack) -> Line:
+def _failed_back(event: events.FailedBack) -> Line:
     reasons = {
         "ping": "the primary answered a ping",
         "by hand": "marked healthy by hand",
@@ -165,14 +147,14 @@ def _failed_back(event: FailedBack) -> Line:
     )
 
 
-def _returning(event: Returning) -> Line:
+def _returning(event: events.Returning) -> Line:
     return INFO, (
         f"{_entity(event)} answers again after {_seconds(event.after_seconds)}; messages go to "
         f"{event.backlog_queue} until those that are there are home"
     )
 
 
-def _fail_back_delayed(event: FailBackDelayed) -> Line:
+def _fail_back_delayed(event: events.FailBackDelayed) -> Line:
     cause = "" if event.error is None else f" ({one_line(event.error)})"
     return WARNING, (
         f"{_entity(event)} answers, but no diverted message of this client has come home from "
@@ -181,25 +163,25 @@ def _fail_back_delayed(event: FailBackDelayed) -> Line:
     )
 
 
-def _flapping(event: Flapping) -> Line:
+def _flapping(event: events.Flapping) -> Line:
     return WARNING, (
         f"{_entity(event)} is flapping: it failed over {_seconds(event.after_seconds)} after it "
         f"had failed back; it fails back when {event.pings_needed} pings in a row are answered"
     )
 
 
-def _calmed(event: Calmed) -> Line:
+def _calmed(event: events.Calmed) -> Line:
     return INFO, f"{_entity(event)} no longer flaps: it needs no more answered pings than at first"
 
 
-def _diverted(event: Diverted) -> Line:
+def _diverted(event: events.Diverted) -> Line:
     return DEBUG, (
         f"diverted {_count(event.count, 'message')} for {_entity(event)} to "
         f"{event.backlog_queue} in {event.seconds:.3f} s"
     )
 
 
-def _backlog_withdrawn(event: BacklogWithdrawn) -> Line:
+def _backlog_withdrawn(event: events.BacklogWithdrawn) -> Line:
     if event.left:
         remaining = f"{_count(event.left, 'backlog queue')} left"
     else:
@@ -210,14 +192,14 @@ def _backlog_withdrawn(event: BacklogWithdrawn) -> Line:
     )
 
 
-def _backlog_readmitted(event: BacklogReadmitted) -> Line:
+def _backlog_readmitted(event: events.BacklogReadmitted) -> Line:
     return INFO, (
         f"backlog queue {event.backlog_queue} answers again and is back in the rotation: "
         f"{_count(event.left, 'backlog queue')} now"
     )
 
 
-def _throttled(event: Throttled) -> Line:
+def _throttled(event: events.Throttled) -> Line:
     wait = _seconds(event.wait_seconds)
     if event.backlog_queue is None:
         return WARNING, f"{_entity(event)} is throttled: the send is repeated in {wait}"
@@ -227,7 +209,7 @@ def _throttled(event: Throttled) -> Line:
     )
 
 
-def _ping_sent(event: PingSent) -> Line:
+def _ping_sent(event: events.PingSent) -> Line:
     if event.answered:
         return INFO, f"{_entity(event)} answered a ping"
     return DEBUG, (
@@ -236,7 +218,7 @@ def _ping_sent(event: PingSent) -> Line:
     )
 
 
-def _send_failed(event: SendFailed) -> Line:
+def _send_failed(event: events.SendFailed) -> Line:
     return ERROR, (
         f"neither namespace accepted a message for {_entity(event)}: "
         f"on the primary, {one_line(event.primary_error)}; "
@@ -245,7 +227,7 @@ def _send_failed(event: SendFailed) -> Line:
     )
 
 
-def _outbox_opened(event: OutboxOpened) -> Line:
+def _outbox_opened(event: events.OutboxOpened) -> Line:
     held = (
         f"; {_count(event.held, 'held message')} must be sent or deleted with `pairbus outbox`"
         if event.held
@@ -257,7 +239,7 @@ def _outbox_opened(event: OutboxOpened) -> Line:
     )
 
 
-def _stored_in_outbox(event: StoredInOutbox) -> Line:
+def _stored_in_outbox(event: events.StoredInOutbox) -> Line:
     return WARNING, (
         f"stored {_count(event.count, 'message')} for {_entity(event)} in the outbox "
         f"{event.file}, where {_waits(event.waiting)} until a namespace "
@@ -265,35 +247,35 @@ def _stored_in_outbox(event: StoredInOutbox) -> Line:
     )
 
 
-def _left_outbox(event: LeftOutbox) -> Line:
+def _left_outbox(event: events.LeftOutbox) -> Line:
     text = f"sent {_count(event.count, 'message')} for {_entity(event)} from the outbox"
     if event.waiting:
         return DEBUG, f"{text}, where {_waits(event.waiting)}"
     return INFO, f"{text}, which is empty now"
 
 
-def _held_in_outbox(event: HeldInOutbox) -> Line:
+def _held_in_outbox(event: events.HeldInOutbox) -> Line:
     return ERROR, (
         f"message {event.message_id!r} for {_entity(event)} stays in the outbox {event.file} and "
         f"is not sent any more: {event.reason}; use `pairbus outbox` to send or delete it"
     )
 
 
-def _outbox_stalled(event: OutboxStalled) -> Line:
+def _outbox_stalled(event: events.OutboxStalled) -> Line:
     return WARNING, (
         f"{_count(event.waiting, 'message')} for {_entity(event)} could not leave the outbox: "
         f"{one_line(event.error)}; the next attempt is in {_seconds(event.retry_in_seconds)}"
     )
 
 
-def _syphon_failed(event: SyphonFailed) -> Line:
+def _syphon_failed(event: events.SyphonFailed) -> Line:
     return WARNING, (
         f"the syphon of {event.namespace} failed: {one_line(event.error)}; it starts again in "
         f"{_seconds(event.restart_in_seconds)}, and until then diverted messages wait"
     )
 
 
-def _syphon_restarted(event: SyphonRestarted) -> Line:
+def _syphon_restarted(event: events.SyphonRestarted) -> Line:
     return INFO, f"the syphon of {event.namespace} runs again after {_seconds(event.down_seconds)}"
 
 
@@ -322,27 +304,27 @@ _OUTBOX: Final = logging.getLogger("pairbus.outbox")
 _SYPHON: Final = logging.getLogger("pairbus.syphon")
 
 _LINES: Final[dict[type[Event], tuple[logging.Logger, Callable[[Any], Line]]]] = {
-    Paired: (_PAIRING, _paired),
-    Closed: (_PAIRING, _closed),
-    PrimaryFailed: (_FAILOVER, _primary_failed),
-    Recovered: (_FAILOVER, _recovered),
-    FailedOver: (_FAILOVER, _failed_over),
-    FailedBack: (_FAILOVER, _failed_back),
-    Returning: (_FAILOVER, _returning),
-    FailBackDelayed: (_FAILOVER, _fail_back_delayed),
-    Flapping: (_FAILOVER, _flapping),
-    Calmed: (_FAILOVER, _calmed),
-    Diverted: (_BACKLOG, _diverted),
-    BacklogWithdrawn: (_BACKLOG, _backlog_withdrawn),
-    BacklogReadmitted: (_BACKLOG, _backlog_readmitted),
-    SendFailed: (_BACKLOG, _send_failed),
-    Throttled: (_THROTTLING, _throttled),
-    PingSent: (_PING, _ping_sent),
-    OutboxOpened: (_OUTBOX, _outbox_opened),
-    StoredInOutbox: (_OUTBOX, _stored_in_outbox),
-    LeftOutbox: (_OUTBOX, _left_outbox),
-    HeldInOutbox: (_OUTBOX, _held_in_outbox),
-    OutboxStalled: (_OUTBOX, _outbox_stalled),
-    SyphonFailed: (_SYPHON, _syphon_failed),
-    SyphonRestarted: (_SYPHON, _syphon_restarted),
+    events.Paired: (_PAIRING, _paired),
+    events.Closed: (_PAIRING, _closed),
+    events.PrimaryFailed: (_FAILOVER, _primary_failed),
+    events.Recovered: (_FAILOVER, _recovered),
+    events.FailedOver: (_FAILOVER, _failed_over),
+    events.FailedBack: (_FAILOVER, _failed_back),
+    events.Returning: (_FAILOVER, _returning),
+    events.FailBackDelayed: (_FAILOVER, _fail_back_delayed),
+    events.Flapping: (_FAILOVER, _flapping),
+    events.Calmed: (_FAILOVER, _calmed),
+    events.Diverted: (_BACKLOG, _diverted),
+    events.BacklogWithdrawn: (_BACKLOG, _backlog_withdrawn),
+    events.BacklogReadmitted: (_BACKLOG, _backlog_readmitted),
+    events.SendFailed: (_BACKLOG, _send_failed),
+    events.Throttled: (_THROTTLING, _throttled),
+    events.PingSent: (_PING, _ping_sent),
+    events.OutboxOpened: (_OUTBOX, _outbox_opened),
+    events.StoredInOutbox: (_OUTBOX, _stored_in_outbox),
+    events.LeftOutbox: (_OUTBOX, _left_outbox),
+    events.HeldInOutbox: (_OUTBOX, _held_in_outbox),
+    events.OutboxStalled: (_OUTBOX, _outbox_stalled),
+    events.SyphonFailed: (_SYPHON, _syphon_failed),
+    events.SyphonRestarted: (_SYPHON, _syphon_restarted),
 }

@@ -11,27 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.events import (
-    BacklogReadmitted,
-    BacklogWithdrawn,
-    Diverted,
-    Event,
-    FailBackDelayed,
-    FailedBack,
-    FailedOver,
-    Flapping,
-    HeldInOutbox,
-    LeftOutbox,
-    OutboxStalled,
-    PingSent,
-    PrimaryFailed,
-    Recovered,
-    SendFailed,
-    StoredInOutbox,
-    SyphonFailed,
-    SyphonRestarted,
-    Throttled,
-)
+from pairbus import events
+from pairbus.events import Event
 from pairbus.telemetry.gauges import Gauge, GaugeTracker
 
 if TYPE_CHECKING:
@@ -167,55 +148,55 @@ class Metrics:
         }
 
     def observe(self, event: Event) -> None:
-        if isinstance(event, Diverted):  # once for each message, so it comes first
+        if isinstance(event, events.Diverted):  # once for each message, so it comes first
             self._diverted(event)
             return
         match event:
-            case PrimaryFailed():
+            case events.PrimaryFailed():
                 self._add("pairbus.primary.failures", self._entity(event) | failure(event.error))
-            case Recovered():
+            case events.Recovered():
                 self._add("pairbus.recoveries", self._entity(event))
-            case FailedOver():
+            case events.FailedOver():
                 self._add("pairbus.failovers", self._entity(event) | failure(event.error))
-            case FailedBack():
+            case events.FailedBack():
                 reason: Attributes = {REASON: event.reason}
                 self._add("pairbus.failbacks", self._entity(event) | reason)
                 duration = self._histograms[FAILED_OVER_DURATION]
                 duration.record(event.after_seconds, self._entity(event))
-            case FailBackDelayed():
+            case events.FailBackDelayed():
                 self._add("pairbus.failback.delays", self._entity(event))
-            case Flapping():
+            case events.Flapping():
                 self._add("pairbus.flaps", self._entity(event))
-            case BacklogWithdrawn():
+            case events.BacklogWithdrawn():
                 self._add("pairbus.backlog.withdrawals", self._queue(event) | failure(event.error))
-            case BacklogReadmitted():
+            case events.BacklogReadmitted():
                 self._add("pairbus.backlog.readmissions", self._queue(event))
-            case Throttled():
+            case events.Throttled():
                 busy = self._entity if event.backlog_queue is None else self._queue
                 self._add("pairbus.throttles", busy(event))
-            case PingSent():
+            case events.PingSent():
                 answer: Attributes = {ANSWERED: event.answered}
                 if not event.answered:
                     answer |= failure(event.error)
                 self._add("pairbus.pings", self._entity(event) | answer)
-            case SendFailed():
+            case events.SendFailed():
                 cause = event.backlog_error or event.primary_error
                 self._add("pairbus.send.failures", self._entity(event) | failure(cause))
-            case StoredInOutbox():
+            case events.StoredInOutbox():
                 self._add("pairbus.outbox.stored", self._entity(event), by=event.count)
-            case LeftOutbox():
+            case events.LeftOutbox():
                 self._add("pairbus.outbox.sent", self._entity(event), by=event.count)
-            case HeldInOutbox():
+            case events.HeldInOutbox():
                 self._add("pairbus.outbox.held", self._entity(event))
-            case OutboxStalled():
+            case events.OutboxStalled():
                 self._add("pairbus.outbox.stalls", self._entity(event) | failure(event.error))
-            case SyphonFailed():
+            case events.SyphonFailed():
                 self._add("pairbus.syphon.failures", self._pair | failure(event.error))
-            case SyphonRestarted():
+            case events.SyphonRestarted():
                 self._add("pairbus.syphon.restarts", self._pair)
         self._change_gauges(event)
 
-    def _diverted(self, event: Diverted) -> None:
+    def _diverted(self, event: events.Diverted) -> None:
         queue, path = event.backlog_queue, event.path
         if queue not in self._queue_attributes:
             send = self._send | {DESTINATION: queue}

@@ -12,29 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
+from pairbus import events
 from pairbus.errors import requires_extra
-from pairbus.events import (
-    BacklogReadmitted,
-    BacklogWithdrawn,
-    Diverted,
-    Event,
-    FailBackDelayed,
-    FailedBack,
-    FailedOver,
-    Flapping,
-    HeldInOutbox,
-    LeftOutbox,
-    OutboxStalled,
-    Paired,
-    PingSent,
-    PrimaryFailed,
-    Recovered,
-    SendFailed,
-    StoredInOutbox,
-    SyphonFailed,
-    SyphonRestarted,
-    Throttled,
-)
+from pairbus.events import Event
 from pairbus.telemetry.gauges import Gauge, GaugeTracker
 from pairbus.telemetry.sends import ReadSends, SendTotals
 
@@ -114,50 +94,50 @@ class PrometheusObserver:
     def __call__(self, event: Event) -> None:
         metrics, namespace = self._metrics, event.namespace
         match event:
-            case Paired():
+            case events.Paired():
                 for queue in event.backlog_queues:
                     metrics.begin(namespace, queue)
-            case Diverted():
+            case events.Diverted():
                 metrics.count("diverted_messages", namespace, event.path, by=event.count)
                 metrics.count("backlog_messages", namespace, event.backlog_queue, by=event.count)
                 metrics.divert_seconds.labels(namespace, event.backlog_queue).observe(event.seconds)
-            case PrimaryFailed():
+            case events.PrimaryFailed():
                 metrics.count("primary_failures", namespace, event.path)
-            case Recovered():
+            case events.Recovered():
                 metrics.count("recoveries", namespace, event.path)
-            case FailedOver():
+            case events.FailedOver():
                 metrics.count("failovers", namespace, event.path)
-            case FailedBack():
+            case events.FailedBack():
                 metrics.count("failbacks", namespace, event.path, event.reason)
                 metrics.count("failed_over_seconds", namespace, event.path, by=event.after_seconds)
-            case FailBackDelayed():
+            case events.FailBackDelayed():
                 metrics.count("failback_delays", namespace, event.path)
-            case Flapping():
+            case events.Flapping():
                 metrics.count("flaps", namespace, event.path)
-            case BacklogWithdrawn():
+            case events.BacklogWithdrawn():
                 metrics.count("backlog_withdrawals", namespace, event.backlog_queue)
-            case BacklogReadmitted():
+            case events.BacklogReadmitted():
                 metrics.count("backlog_readmissions", namespace, event.backlog_queue)
-            case Throttled(backlog_queue=None):
+            case events.Throttled(backlog_queue=None):
                 metrics.count("throttles", namespace, event.path)
-            case Throttled(backlog_queue=str(queue)):
+            case events.Throttled(backlog_queue=str(queue)):
                 metrics.count("backlog_throttles", namespace, queue)
-            case PingSent():
+            case events.PingSent():
                 metrics.count("pings", namespace, event.path)
                 metrics.count("pings_answered", namespace, event.path, by=int(event.answered))
-            case SendFailed():
+            case events.SendFailed():
                 metrics.count("send_failures", namespace, event.path)
-            case StoredInOutbox():
+            case events.StoredInOutbox():
                 metrics.count("outbox_stored_messages", namespace, event.path, by=event.count)
-            case LeftOutbox():
+            case events.LeftOutbox():
                 metrics.count("outbox_sent_messages", namespace, event.path, by=event.count)
-            case HeldInOutbox():
+            case events.HeldInOutbox():
                 metrics.count("outbox_held_messages", namespace, event.path)
-            case OutboxStalled():
+            case events.OutboxStalled():
                 metrics.count("outbox_stalls", namespace, event.path)
-            case SyphonFailed():
+            case events.SyphonFailed():
                 metrics.count("syphon_failures", namespace)
-            case SyphonRestarted():
+            case events.SyphonRestarted():
                 metrics.count("syphon_restarts", namespace)
         for change in self._gauge_tracker.changes(event):
             labels = (change.namespace, change.name) if change.name else (change.namespace,)
