@@ -12,9 +12,9 @@ from enum import IntEnum
 from typing import Final
 
 from pairbus.cli.output import format_count
-from pairbus.dashboard.history import History
+from pairbus.dashboard.history import History, Interval
 from pairbus.dashboard.readings import SECONDARY, SILENT_SECONDS, Readings
-from pairbus.dashboard.texts import Moment, Sentence, client_name, names
+from pairbus.dashboard.texts import Sentence, client_name, names
 
 RECENT_SECONDS: Final = 60.0
 STALLED_SECONDS: Final = 60.0
@@ -26,9 +26,8 @@ class Severity(IntEnum):
     CRITICAL = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Alert:
-    key: str
     severity: Severity
     text: Sentence
     remedy: str
@@ -45,21 +44,22 @@ def find_alerts(readings: Readings, history: History, *, now: float) -> list[Ale
     return sorted(found, key=lambda one: -one.severity)
 
 
+def since(interval: Interval) -> Sentence:
+    return (" since " if interval.is_begin_known else " since before ", interval.begin)
+
+
 def _namespace_alerts(readings: Readings, history: History, now: float) -> Iterator[Alert]:
     for role, answer in readings.namespaces.items():
         if readings.is_up(role, now) is not False:
             continue
-        outages = history.outages.get(role) or []
-        since: Sentence = ()
-        if outages and outages[-1].end is None:
-            since = (" since ", Moment(at=outages[-1].begin, is_exact=outages[-1].is_begin_known))
+        outages = history.outages.get(role)
+        begin = since(outages[-1]) if outages and outages[-1].end is None else ()
         error = answer.error or (answer.value.error if answer.value else None)
         reason = error or f"no answer within {SILENT_SECONDS:g} s"
         yield Alert(
-            key=f"down {role}",
-            severity=Severity.CRITICAL,
-            text=(f"The {role} does not answer", *since, f": {reason}."),
-            remedy="Restore it. Messages that cannot be sent to the primary go to the backlog."
+            Severity.CRITICAL,
+            (f"The {role} does not answer", *begin, f": {reason}."),
+            "Restore it. Messages that cannot be sent to the primary go to the backlog."
             if role != SECONDARY
             else "Restore it. Without it, a failover has nowhere to go, and what waits there "
             "cannot come home.",
@@ -68,10 +68,9 @@ def _namespace_alerts(readings: Readings, history: History, now: float) -> Itera
         total = sum(one.dead_letters or 0 for one in entities.value or () if not one.is_backlog)
         if total:
             yield Alert(
-                key=f"dead letters {role}",
-                severity=Severity.INFO,
-                text=(f"The {role} has {format_count(total, 'dead letter')}.",),
-                remedy="Look at their reasons below, then resubmit or purge them.",
+                Severity.INFO,
+                (f"The {role} has {format_count(total, 'dead letter')}.",),
+                "Look at their reasons below, then resubmit or purge them.",
             )
 
 
@@ -81,54 +80,48 @@ def _client_alerts(readings: Readings, history: History, now: float) -> Iterator
     if entities:
         verb = "is" if len(entities) == 1 else "are"
         yield Alert(
-            key="failed over",
-            severity=Severity.WARNING,
-            text=(f"{names(entities)} {verb} failed over: messages go to the backlog.",),
-            remedy="Find out why the primary does not accept them: the clients' logs have the "
+            Severity.WARNING,
+            (f"{names(entities)} {verb} failed over: messages go to the backlog.",),
+            "Find out why the primary does not accept them: the clients' logs have the "
             "error. They fail back by themselves when a ping is answered.",
         )
     if (failed := history.rates.send_failures.increase(now=now, seconds=RECENT_SECONDS)) >= 1:
         yield Alert(
-            key="sends fail",
-            severity=Severity.CRITICAL,
-            text=(
+            Severity.CRITICAL,
+            (
                 f"Neither namespace accepted {format_count(round(failed), 'send')} within the last "
                 "minute. Applications get errors.",
             ),
-            remedy="Restore one of the namespaces.",
+            "Restore one of the namespaces.",
         )
     stored = sum(one.outbox.get("pairbus_outbox_messages", 0.0) for one in published.values())
     if stored:
         yield Alert(
-            key="outbox",
-            severity=Severity.CRITICAL,
-            text=(
+            Severity.CRITICAL,
+            (
                 f"{format_count(round(stored))} {'waits' if stored == 1 else 'wait'} in the outbox "
                 "of an application: neither namespace has accepted them.",
             ),
-            remedy="Restore one of the namespaces. `pairbus outbox` shows what is in the file.",
+            "Restore one of the namespaces. `pairbus outbox` shows what is in the file.",
         )
     if history.rates.throttles.increase(now=now, seconds=RECENT_SECONDS) >= 1:
         yield Alert(
-            key="busy",
-            severity=Severity.WARNING,
-            text=("The primary throttles. That does not cause a failover.",),
-            remedy="Send less, or scale the namespace up.",
+            Severity.WARNING,
+            ("The primary throttles. That does not cause a failover.",),
+            "Send less, or scale the namespace up.",
         )
     withdrawn = sorted({key[1] for one in published.values() for key in one.status.withdrawn})
     if withdrawn:
         yield Alert(
-            key="withdrawn",
-            severity=Severity.WARNING,
-            text=(f"Out of the rotation: {names(withdrawn)}.",),
-            remedy="See whether the backlog queue is full or disabled.",
+            Severity.WARNING,
+            (f"Out of the rotation: {names(withdrawn)}.",),
+            "See whether the backlog queue is full or disabled.",
         )
     if any(one.syphons_down for one in published.values()):
         yield Alert(
-            key="syphon down",
-            severity=Severity.WARNING,
-            text=("The syphon in the background of a client failed.",),
-            remedy="The log of the client has the error.",
+            Severity.WARNING,
+            ("The syphon in the background of a client failed.",),
+            "The log of the client has the error.",
         )
 
 
@@ -139,35 +132,30 @@ def _syphon_alerts(readings: Readings, history: History, now: float) -> Iterator
     waiting = sum(one.active or 0 for one in counts)
     if waiting and published and not syphons and readings.syphon_ledger() is None:
         yield Alert(
-            key="no syphon",
-            severity=Severity.WARNING,
-            text=("Messages wait, and no syphon publishes metrics here.",),
-            remedy="Start one with `pairbus syphon --metrics-port 9464`, and name its URL with "
-            "--metrics.",
+            Severity.WARNING,
+            ("Messages wait, and no syphon publishes metrics here.",),
+            "Start one with `pairbus syphon --metrics-port 9464`, and name its URL with --metrics.",
         )
     refusing = sorted({key[1] for one in syphons for key in one.status.refusing})
     if refusing:
         yield Alert(
-            key="refusing",
-            severity=Severity.WARNING,
-            text=(f"The syphon waits for {names(refusing)}: the last message was not accepted.",),
-            remedy="Repair the destination. The syphon tries it again by itself.",
+            Severity.WARNING,
+            (f"The syphon waits for {names(refusing)}: the last message was not accepted.",),
+            "Repair the destination. The syphon tries it again by itself.",
         )
     if any(one.failing_queues for one in syphons):
         yield Alert(
-            key="unreadable",
-            severity=Severity.WARNING,
-            text=("The syphon cannot receive from some backlog queues.",),
-            remedy="Look at its log; check the secondary.",
+            Severity.WARNING,
+            ("The syphon cannot receive from some backlog queues.",),
+            "Look at its log; check the secondary.",
         )
     dead = sum(one.dead_letters or 0 for one in counts)
     if dead:
         verb = "was" if dead == 1 else "were"
         yield Alert(
-            key="backlog dead letters",
-            severity=Severity.WARNING,
-            text=(f"{format_count(dead)} could not be brought home and {verb} dead-lettered.",),
-            remedy="Look at the reasons under Dead letters, repair the cause, then resubmit them "
+            Severity.WARNING,
+            (f"{format_count(dead)} could not be brought home and {verb} dead-lettered.",),
+            "Look at the reasons under Dead letters, repair the cause, then resubmit them "
             "to the backlog queue.",
         )
     slope = history.slope("waiting:", now=now, seconds=STALLED_SECONDS)
@@ -177,10 +165,9 @@ def _syphon_alerts(readings: Readings, history: History, now: float) -> Iterator
         is_old = now - history.started_at >= STALLED_SECONDS
         if is_old:
             yield Alert(
-                key="stalled",
-                severity=Severity.WARNING,
-                text=(f"{format_count(waiting)} wait, and the number does not go down.",),
-                remedy="Look at the syphon's log, and at `pairbus status`.",
+                Severity.WARNING,
+                (f"{format_count(waiting)} wait, and the number does not go down.",),
+                "Look at the syphon's log, and at `pairbus status`.",
             )
 
 
@@ -192,28 +179,23 @@ def _source_alerts(readings: Readings) -> Iterator[Alert]:
         reason = f" ({next(iter(errors))})" if len(errors) == 1 else ""
         who = names([client_name(url) for url in silent])
         yield Alert(
-            key="silent processes",
-            severity=Severity.WARNING,
-            text=(f"No metrics from {who}{reason}.",),
-            remedy="See whether the process runs, and whether --metrics has its URL.",
+            Severity.WARNING,
+            (f"No metrics from {who}{reason}.",),
+            "See whether the process runs, and whether --metrics has its URL.",
         )
     for role, answer in readings.entities.items():
         namespace = readings.namespaces.get(role)
-        is_reachable = namespace is not None and namespace.is_current
-        if answer.error is not None and is_reachable and namespace and namespace.value:
-            if not namespace.value.is_reachable:
-                continue
+        state = namespace.value if namespace is not None and namespace.is_current else None
+        if answer.error is not None and state is not None and state.is_reachable:
             yield Alert(
-                key=f"unknown counts {role}",
-                severity=Severity.WARNING,
-                text=(f"The counts of the {role} are unknown: {answer.error}",),
-                remedy="The policy needs Manage for the counts, and Listen to look at messages.",
+                Severity.WARNING,
+                (f"The counts of the {role} are unknown: {answer.error}",),
+                "The policy needs Manage for the counts, and Listen to look at messages.",
             )
     ledger = readings.ledger
     if ledger is not None and ledger.error is not None:
         yield Alert(
-            key="ledger",
-            severity=Severity.INFO,
-            text=(f"The ledger cannot be read: {ledger.error}",),
-            remedy="See whether --ledger names the folder of `pairbus syphon --ledger`.",
+            Severity.INFO,
+            (f"The ledger cannot be read: {ledger.error}",),
+            "See whether --ledger names the folder of `pairbus syphon --ledger`.",
         )

@@ -14,10 +14,8 @@ from pairbus.dashboard.live import Live
 from pairbus.dashboard.messages import PAGE_COUNT, PeekedPage, peek_page
 from pairbus.dashboard.model import Picture
 from pairbus.dashboard.panels import Viewer, time_cell
-from pairbus.dashboard.rows import EntityRow
+from pairbus.dashboard.rows import Cell, EntityRow, Row
 from pairbus.dashboard.widgets import (
-    Cell,
-    Row,
     Table,
     confirm,
     in_thread,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pairbus.dashboard.history import HOUR_SECONDS, FailoverKey, History, Interval
+from pairbus.dashboard.history import HOUR_SECONDS, History, Interval
 from pairbus.dashboard.texts import client_name
 
 Options = dict[str, Any]
@@ -169,27 +169,18 @@ def _shades(history: History, now: float) -> list[list[Options]]:
 # -- the timeline --------------------------------------------------------------------------------
 
 
-def timeline_rows(
-    failovers: Mapping[FailoverKey, Sequence[Interval]], outages: Mapping[str, Sequence[Interval]]
-) -> list[tuple[str, Sequence[Interval]]]:
+def timeline_rows(history: History) -> list[tuple[str, Sequence[Interval]]]:
     """The outages of the namespaces first, then the failovers, the latest first."""
     rows: list[tuple[str, Sequence[Interval]]] = [
-        (f"{role} down", some) for role, some in outages.items() if some
+        (f"{role} down", some) for role, some in history.outages.items() if some
     ]
-    latest = sorted(failovers.items(), key=lambda item: -item[1][-1].begin)
+    latest = sorted(history.failovers.items(), key=lambda item: -item[1][-1].begin)
     rows += [(f"{key.entity} at {client_name(key.client)}", some) for key, some in latest]
     return rows
 
 
-def timeline_chart(
-    failovers: Mapping[FailoverKey, Sequence[Interval]],
-    outages: Mapping[str, Sequence[Interval]],
-    history: History,
-    *,
-    theme: Theme,
-    now: float,
-) -> Options:
-    rows = timeline_rows(failovers, outages)[:TIMELINE_ROWS_MAX]
+def timeline_chart(history: History, *, theme: Theme, now: float) -> Options:
+    rows = timeline_rows(history)[:TIMELINE_ROWS_MAX]
     names = [name for name, _ in rows]
     first = max(history.started_at, now - HOUR_SECONDS)
     series: list[Options] = []

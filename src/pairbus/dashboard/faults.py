@@ -13,7 +13,8 @@ from pairbus.cli.output import format_duration
 from pairbus.cli.parse import parse_positive_duration
 from pairbus.dashboard.live import Live
 from pairbus.dashboard.readings import Readings
-from pairbus.dashboard.widgets import Row, Table, confirm, in_thread, panel, set_text, text
+from pairbus.dashboard.rows import Row
+from pairbus.dashboard.widgets import Table, confirm, in_thread, panel, set_text, text
 from pairbus.errors import UsageError
 
 KINDS: Final = {

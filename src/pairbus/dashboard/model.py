@@ -5,32 +5,30 @@ Whatever nobody has said is None: the page says "unknown".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pairbus.cli.output import format_count, format_duration
-from pairbus.cli.pair.status_sources import BacklogState
 from pairbus.cost.prices import PriceList
-from pairbus.dashboard.alerts import Alert, Severity, find_alerts
+from pairbus.dashboard.alerts import Alert, Severity, find_alerts, since
 from pairbus.dashboard.costs import Cost, cost_of
-from pairbus.dashboard.history import FailoverKey, History, Interval
+from pairbus.dashboard.history import History
 from pairbus.dashboard.readings import (
     LEDGER_RATE_SECONDS,
     SECONDARY,
     Readings,
 )
 from pairbus.dashboard.rows import (
-    ClientRow,
     EntityRow,
-    SyphonRow,
+    Row,
     backlog_rows,
     client_rows,
     entity_rows,
-    outbox_totals,
+    outbox_text,
     syphon_rows,
 )
-from pairbus.dashboard.texts import Moment, Sentence, about, names
+from pairbus.dashboard.texts import Sentence, about, names
 
 SLOW_RATE: Final = 0.05
 """Messages per second. Below it, the backlog counts as standing still."""
@@ -69,15 +67,13 @@ class Picture:
     waiting: int | None = None
     seconds_to_empty: float | None = None
     alerts: tuple[Alert, ...] = ()
-    backlog: tuple[BacklogState, ...] | None = None
+    backlog: tuple[Row, ...] | None = None
     backlog_error: str | None = None
     entities: tuple[EntityRow, ...] = ()
-    clients: tuple[ClientRow, ...] = ()
-    syphons: tuple[SyphonRow, ...] = ()
-    failovers: Mapping[FailoverKey, tuple[Interval, ...]] = field(default_factory=dict)
-    outages: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
+    clients: tuple[Row, ...] = ()
+    syphons: tuple[Row, ...] = ()
     cost: Cost | None = None
-    outbox: Mapping[str, float] = field(default_factory=dict)
+    outbox: str = ""
     unknown: tuple[str, ...] = ()
     """What the dashboard cannot know, and how it could."""
 
@@ -104,10 +100,8 @@ def describe(readings: Readings, history: History, prices: PriceList, *, now: fl
         entities=entity_rows(readings),
         clients=client_rows(readings),
         syphons=syphon_rows(readings, history, now),
-        failovers={key: tuple(some) for key, some in history.failovers.items()},
-        outages={role: tuple(some) for role, some in history.outages.items()},
         cost=cost_of(readings, history, prices, now=now),
-        outbox=outbox_totals(readings),
+        outbox=outbox_text(readings),
         unknown=_unknown(readings, flows),
     )
 
@@ -143,15 +137,15 @@ def _state_part(readings: Readings, history: History, now: float) -> Sentence:
     down = [role for role in readings.namespaces if readings.is_up(role, now) is False]
     if entities:
         verb = "is" if len(entities) == 1 else "are"
-        since = min((one for _, one in open_failovers), key=lambda one: one.begin)
+        first = min((one for _, one in open_failovers), key=lambda one: one.begin)
         nowhere = ", and the secondary does not answer" if SECONDARY in down else ""
-        return (f"{names(entities)} {verb} failed over", *_since(since), nowhere)
+        return (f"{names(entities)} {verb} failed over", *since(first), nowhere)
     if down:
         verb = "does" if len(down) == 1 else "do"
         who = names([f"the {role}" for role in down])
         some = history.outages.get(down[0]) or []
-        since_parts = _since(some[-1]) if some else ()
-        return (f"{who[0].upper()}{who[1:]} {verb} not answer", *since_parts)
+        begin = since(some[-1]) if some else ()
+        return (f"{who[0].upper()}{who[1:]} {verb} not answer", *begin)
     unknown = [role for role in readings.namespaces if readings.is_up(role, now) is None]
     if unknown:
         return (f"Asking {names([f'the {role}' for role in unknown])}",)
@@ -161,11 +155,6 @@ def _state_part(readings: Readings, history: History, now: float) -> Sentence:
     if any(one.status.has_clients for one in readings.published().values()):
         return (f"{who}; no entity is failed over",)
     return (who,)
-
-
-def _since(interval: Interval) -> Sentence:
-    word = " since " if interval.is_begin_known else " since before "
-    return (word, Moment(at=interval.begin, is_exact=interval.is_begin_known))
 
 
 def _backlog_part(
@@ -197,7 +186,7 @@ def _nodes(readings: Readings, now: float) -> tuple[Node, ...]:
     nodes = []
     for role, answer in readings.namespaces.items():
         is_up = readings.is_up(role, now)
-        state, value = answer.value, answer.value
+        value = answer.value
         nodes.append(
             Node(
                 key=role,
@@ -205,7 +194,7 @@ def _nodes(readings: Readings, now: float) -> tuple[Node, ...]:
                 state="unknown" if is_up is None else "up" if is_up else "down",
                 detail=(value.address if value else "")
                 if is_up is not False
-                else answer.error or (state.error if state else None) or "no answer",
+                else answer.error or (value.error if value else None) or "no answer",
                 connect_seconds=value.connect_seconds if value and is_up else None,
                 round_trip_seconds=value.round_trip_seconds if value and is_up else None,
             )

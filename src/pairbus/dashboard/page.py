@@ -28,7 +28,6 @@ from pairbus.dashboard.panels import (
 )
 from pairbus.dashboard.security import LOGIN_PATH, SESSION
 from pairbus.dashboard.texts import (
-    Moment,
     Sentence,
     about,
     clock,
@@ -206,7 +205,7 @@ class Page:
     def draw(self, *, now: float) -> None:
         history, theme = self._live.history, self.theme
         self._backlog.draw(history, now=now)
-        self._timeline.draw(self._live.picture, history, now=now)
+        self._timeline.draw(history, now=now)
         flows = charts.flow_chart(history, theme=theme, now=now)
         has_flows = len(flows["series"]) > 1
         self._flow_chart.draw(flows, is_visible=has_flows)
@@ -303,5 +302,4 @@ def _set_tone(element: Any, tone: str) -> None:
 
 
 def _utc_note(sentence: Sentence) -> str:
-    moments = [one for one in sentence if isinstance(one, Moment)]
-    return ", ".join(utc_clock(one.at) for one in moments)
+    return ", ".join(utc_clock(one) for one in sentence if not isinstance(one, str))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import tzinfo
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from nicegui import ui
 
@@ -13,17 +13,9 @@ from pairbus.dashboard import charts
 from pairbus.dashboard.history import History
 from pairbus.dashboard.live import Live
 from pairbus.dashboard.model import Picture
-from pairbus.dashboard.rows import EntityRow
+from pairbus.dashboard.rows import Cell, EntityRow, Row
 from pairbus.dashboard.texts import clock, count, utc_clock
-from pairbus.dashboard.widgets import Cell, Chart, Row, Table, panel, set_text, text
-
-OUTBOX: Final = {
-    "pairbus_outbox_messages": "waiting",
-    "pairbus_outbox_stored_messages_total": "stored",
-    "pairbus_outbox_sent_messages_total": "sent",
-    "pairbus_outbox_held_messages_total": "not sent any more",
-    "pairbus_outbox_stalls_total": "failed attempts",
-}
+from pairbus.dashboard.widgets import Chart, Table, panel, set_text, text
 
 
 class Viewer(Protocol):
@@ -57,25 +49,12 @@ class BacklogPanel:
     def update(self, picture: Picture, live: Live) -> None:
         error = picture.backlog_error
         set_text(self._note, f"Old numbers: {error}" if error else "")
-        rows = [
-            Row(
-                one.queue,
-                (
-                    one.queue,
-                    Cell(f"{one.waiting:,}", tone="warning" if one.waiting else ""),
-                    Cell(f"{one.dead_letters:,}", tone="critical" if one.dead_letters else ""),
-                    "-" if one.oldest_seconds is None else format_duration(one.oldest_seconds),
-                    ", ".join(one.destinations) or "-",
-                ),
-            )
-            for one in picture.backlog or ()
-        ]
         empty = "The backlog is not known yet."
         if "secondary" not in live.targets:
             empty = "There is no --secondary."
         elif picture.backlog is not None:
             empty = "There are no backlog queues."
-        self._table.update(rows, empty=empty)
+        self._table.update(picture.backlog or (), empty=empty)
 
     def draw(self, history: History, *, now: float) -> None:
         by = str(self._by.value)
@@ -97,7 +76,7 @@ class TimelinePanel:
 
     def update(self, picture: Picture, live: Live) -> None:
         rows = []
-        for name, intervals in charts.timeline_rows(picture.failovers, picture.outages):
+        for name, intervals in charts.timeline_rows(live.history):
             for one in reversed(intervals):
                 begin = time_cell(one.begin, self._viewer, picture.at)
                 if not one.is_begin_known:
@@ -110,11 +89,9 @@ class TimelinePanel:
                 rows.append(Row(key, (name, begin, end, format_duration(max(seconds, 1.0)))))
         self._table.update(rows)
 
-    def draw(self, picture: Picture, history: History, *, now: float) -> None:
-        rows = charts.timeline_rows(picture.failovers, picture.outages)
-        options = charts.timeline_chart(
-            picture.failovers, picture.outages, history, theme=self._viewer.theme, now=now
-        )
+    def draw(self, history: History, *, now: float) -> None:
+        rows = charts.timeline_rows(history)
+        options = charts.timeline_chart(history, theme=self._viewer.theme, now=now)
         height = charts.timeline_height(len(rows))
         self._chart.draw(options, is_visible=bool(rows), height=height)
 
@@ -142,45 +119,9 @@ class ClientPanel:
             self._outbox = text("p", "", "note")
 
     def update(self, picture: Picture, live: Live) -> None:
-        tones = {"failed over": "warning", "no answer": "critical", "healthy": "ok"}
-        self._table.update(
-            [
-                Row(
-                    one.url,
-                    (
-                        Cell(one.name, one.url),
-                        Cell(one.state, tone=tones.get(one.state, "")),
-                        str(one.clients),
-                        count(one.sent),
-                        count(one.diverted),
-                        one.detail or "-",
-                    ),
-                )
-                for one in picture.clients
-            ]
-        )
-        self._syphons.update(
-            [
-                Row(
-                    one.url,
-                    (
-                        Cell(one.name, one.url),
-                        ", ".join(one.primaries) or "-",
-                        f"{one.rounds:,}",
-                        "-" if one.round_seconds is None else f"{one.round_seconds:.1f} s",
-                        f"{one.brought_home:,}",
-                    ),
-                )
-                for one in picture.syphons
-            ]
-        )
-        outbox = ", ".join(
-            f"{OUTBOX[name]} {value:,.0f}"
-            for name, value in sorted(picture.outbox.items())
-            if name in OUTBOX
-        )
-        is_used = any(picture.outbox.values())
-        set_text(self._outbox, f"Outbox: {outbox}" if is_used else "")
+        self._table.update(picture.clients)
+        self._syphons.update(picture.syphons)
+        set_text(self._outbox, picture.outbox)
 
 
 class EntityPanel:

@@ -2,52 +2,54 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from pairbus.cli.output import format_count
-from pairbus.cli.pair.status_sources import BacklogState
+from pairbus.cli.output import format_count, format_duration
 from pairbus.dashboard.history import History
 from pairbus.dashboard.readings import SECONDARY, DeadLetterReasons, EntityCounts, Readings
-from pairbus.dashboard.texts import client_name, cut
+from pairbus.dashboard.texts import client_name, count, cut
 
 REASONS_MAX: Final = 3
 REASON_CHARACTERS_MAX: Final = 60
+_CLIENT_TONES: Final = {"failed over": "warning", "no answer": "critical", "healthy": "ok"}
+_OUTBOX: Final = {
+    "pairbus_outbox_messages": "waiting",
+    "pairbus_outbox_stored_messages_total": "stored",
+    "pairbus_outbox_sent_messages_total": "sent",
+    "pairbus_outbox_held_messages_total": "not sent any more",
+    "pairbus_outbox_stalls_total": "failed attempts",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    text: str
+    title: str = ""
+    """Shown on hover."""
+    tone: str = ""
+    """A class: ok, warning, critical."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    key: Any
+    cells: Sequence[Cell | str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityRow(EntityCounts):
+    """Not a row of cells yet: the page filters and sorts them."""
+
     role: str
     failed_over_clients: int
     reasons: str
     """Of its dead letters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientRow:
-    url: str
-    name: str
-    state: str
-    """failed over, healthy, syphon, no answer, waiting."""
-    clients: int
-    failed_over: tuple[str, ...]
-    sent: int | None
-    diverted: int | None
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyphonRow:
-    url: str
-    name: str
-    primaries: tuple[str, ...]
-    rounds: int
-    round_seconds: float | None
-    """The mean of the recent rounds."""
-    brought_home: int
-
-
-def backlog_rows(readings: Readings) -> tuple[BacklogState, ...] | None:
+def backlog_rows(readings: Readings) -> tuple[Row, ...] | None:
     """The counts, with what the last peek found of the queues that have messages."""
     counts = readings.backlog_counts()
     if counts is None:
@@ -58,24 +60,23 @@ def backlog_rows(readings: Readings) -> tuple[BacklogState, ...] | None:
     rows = []
     for one in sorted(counts, key=lambda each: each.path):
         seen = peeked.get(one.path) if one.active else None
-        rows.append(
-            BacklogState(
-                queue=one.path,
-                waiting=one.active or 0,
-                dead_letters=one.dead_letters or 0,
-                oldest_seconds=None if seen is None else seen.oldest_seconds,
-                peeked=0 if seen is None else seen.peeked,
-                destinations={} if seen is None else seen.destinations,
-            )
+        oldest = None if seen is None else seen.oldest_seconds
+        cells = (
+            one.path,
+            Cell(f"{one.active or 0:,}", tone="warning" if one.active else ""),
+            Cell(f"{one.dead_letters or 0:,}", tone="critical" if one.dead_letters else ""),
+            "-" if oldest is None else format_duration(oldest),
+            ", ".join(seen.destinations if seen else ()) or "-",
         )
+        rows.append(Row(one.path, cells))
     return tuple(rows)
 
 
 def entity_rows(readings: Readings) -> tuple[EntityRow, ...]:
-    failed_over: dict[str, int] = {}
-    for one in readings.published().values():
-        for (_, entity), clients in one.status.failed_over.items():
-            failed_over[entity.lower()] = failed_over.get(entity.lower(), 0) + clients
+    failed_over: Counter[str] = Counter()
+    for process in readings.published().values():
+        for (_, entity), clients in process.status.failed_over.items():
+            failed_over[entity.lower()] += clients
     reasons = {
         (role, one.path): one
         for role, answer in readings.dead_letters.items()
@@ -91,7 +92,7 @@ def entity_rows(readings: Readings) -> tuple[EntityRow, ...]:
             scheduled=one.scheduled,
             size_bytes=one.size_bytes,
             reasons=reasons_text(reasons.get((role, one.path))) if one.dead_letters else "",
-            failed_over_clients=0 if role == SECONDARY else failed_over.get(one.path.lower(), 0),
+            failed_over_clients=0 if role == SECONDARY else failed_over[one.path.lower()],
         )
         for role, answer in readings.entities.items()
         for one in answer.value or ()
@@ -114,72 +115,73 @@ def reasons_text(found: DeadLetterReasons | None) -> str:
     return ", ".join(shown) + part
 
 
-def client_rows(readings: Readings) -> tuple[ClientRow, ...]:
+def client_rows(readings: Readings) -> tuple[Row, ...]:
     rows = []
     for url, answer in readings.processes.items():
-        value = answer.value
-        entities: tuple[str, ...] = ()
+        status = None if answer.value is None else answer.value.status
         state, detail = "waiting", "asked, no answer yet"
         if answer.error is not None:
             state, detail = "no answer", answer.error
-        elif value is not None:
-            entities = tuple(sorted({key[1] for key in value.status.failed_over}))
-            is_client = value.status.has_clients
-            state = "failed over" if entities else "healthy" if is_client else "syphon"
-            if not is_client and value.rounds is None:
-                state = "no pairbus metrics"
-            detail = ", ".join(entities)
-        rows.append(
-            ClientRow(
-                url=url,
-                name=client_name(url),
-                state=state,
-                clients=0 if value is None else value.status.pairings,
-                failed_over=entities,
-                sent=None if value is None else value.status.sent,
-                diverted=None
-                if value is None or not value.status.has_clients
-                else value.status.diverted,
-                detail=detail,
-            )
+        elif answer.value is not None:
+            entities = sorted({key[1] for key in answer.value.status.failed_over})
+            detail = ", ".join(entities) or "-"
+            if answer.value.status.has_clients:
+                state = "failed over" if entities else "healthy"
+            else:
+                state = "no pairbus metrics" if answer.value.rounds is None else "syphon"
+        cells = (
+            Cell(client_name(url), url),
+            Cell(state, tone=_CLIENT_TONES.get(state, "")),
+            str(status.pairings if status else 0),
+            count(status.sent if status else None),
+            count(status.diverted if status and status.has_clients else None),
+            detail,
         )
+        rows.append(Row(url, cells))
     return tuple(rows)
 
 
-def syphon_rows(readings: Readings, history: History, now: float) -> tuple[SyphonRow, ...]:
-    rounds = history.rates.rounds.rate(now=now, seconds=60.0)
-    busy = history.rates.round_seconds.rate(now=now, seconds=60.0)
-    mean = busy / rounds if rounds and busy is not None else None
+def syphon_rows(readings: Readings, history: History, now: float) -> tuple[Row, ...]:
+    """From their metrics, with the mean duration of the recent rounds; else from the ledger."""
     ledger = readings.syphon_ledger()
     if ledger is not None:
         return tuple(
-            SyphonRow(
-                url=one.run,
-                name=f"run {one.run[:8]}, from the ledger",
-                primaries=one.primaries,
-                rounds=one.rounds,
-                round_seconds=None,
-                brought_home=one.brought_home,
+            _syphon_row(
+                one.run,
+                f"run {one.run[:8]}, from the ledger",
+                one.primaries,
+                one.rounds,
+                None,
+                one.brought_home,
             )
             for one in ledger.runs
         )
+    rounds = history.rates.rounds.rate(now=now, seconds=60.0)
+    busy = history.rates.round_seconds.rate(now=now, seconds=60.0)
+    mean = busy / rounds if rounds and busy is not None else None
     return tuple(
-        SyphonRow(
-            url=url,
-            name=client_name(url),
-            primaries=one.running,
-            rounds=one.rounds,
-            round_seconds=mean,
-            brought_home=one.status.brought_home or 0,
+        _syphon_row(
+            url, client_name(url), one.running, one.rounds, mean, one.status.brought_home or 0
         )
         for url, one in readings.published().items()
         if one.rounds is not None
     )
 
 
-def outbox_totals(readings: Readings) -> dict[str, float]:
-    totals: dict[str, float] = {}
+def _syphon_row(
+    url: str, name: str, primaries: Sequence[str], rounds: int, mean: float | None, home: int
+) -> Row:
+    seconds = "-" if mean is None else f"{mean:.1f} s"
+    cells = (Cell(name, url), ", ".join(primaries) or "-", f"{rounds:,}", seconds, f"{home:,}")
+    return Row(url, cells)
+
+
+def outbox_text(readings: Readings) -> str:
+    """`Outbox: waiting 3, stored 5`; empty if no client uses one."""
+    totals: Counter[str] = Counter()
     for one in readings.published().values():
-        for name, value in one.outbox.items():
-            totals[name] = totals.get(name, 0.0) + value
-    return totals
+        totals.update(one.outbox)
+    if not any(totals.values()):
+        return ""
+    shown = (f"{_OUTBOX[name]} {totals[name]:,.0f}" for name in sorted(totals) if name in _OUTBOX)
+    return f"Outbox: {', '.join(shown)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -12,15 +11,8 @@ UNKNOWN: Final = "unknown"
 _NAMES_MAX: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """A point in time inside of a sentence. The page shows it in the viewer's zone."""
-
-    at: float
-    is_exact: bool = True
-
-
-Sentence = tuple[str | Moment, ...]
+Sentence = tuple[str | float, ...]
+"""A number is a point in time. The page shows it in the viewer's zone."""
 
 
 def zone_of(name: str | None) -> tzinfo:
@@ -43,9 +35,7 @@ def utc_clock(at: float) -> str:
 
 
 def plain_text(sentence: Sentence, zone: tzinfo, *, now: float | None = None) -> str:
-    return "".join(
-        one if isinstance(one, str) else clock(one.at, zone, now=now) for one in sentence
-    )
+    return "".join(one if isinstance(one, str) else clock(one, zone, now=now) for one in sentence)
 
 
 def about(seconds: float) -> str:

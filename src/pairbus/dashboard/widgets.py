@@ -15,6 +15,7 @@ from nicegui import run, ui
 from nicegui.elements.mixins.text_element import TextElement
 
 from pairbus.dashboard.charts import Options
+from pairbus.dashboard.rows import Cell, Row
 from pairbus.errors import PairbusError, one_line
 
 ROWS: Final = 10
@@ -38,21 +39,6 @@ def set_title(element: Any, value: str) -> None:
     if element.props.get("title") != value:
         element.props["title"] = value
         element.update()
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    text: str
-    title: str = ""
-    """Shown on hover."""
-    tone: str = ""
-    """A class: ok, warning, critical."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    key: Any
-    cells: Sequence[Cell | str]
 
 
 @dataclass(slots=True)
