@@ -157,7 +157,7 @@ class Enqueuer:
     ) -> tuple[int, Placements]:
         """Every message gets a number here, also a duplicate, a ping, and one that is forwarded."""
         entity = self._entity
-        number = entity.main.next_sequence()
+        number = one.enqueued_sequence = entity.main.next_sequence()
         if one.is_ping or self._duplicates.is_duplicate(one.message_id, relies_on, now_ms=now_ms):
             if one.is_ping:
                 units = units_of(one.size)
@@ -173,28 +173,14 @@ class Enqueuer:
         if entity.description.forward_to is not None and times.state == MessageState.ACTIVE:
             entity.runtime.store.keep_count(entity.main.counters)
             return number, forwarding.forward(entity, one, number, now_ms=now_ms)
-        return self.store(one, number, times, enqueued_sequence=number, now_ms=now_ms)
+        return self.store(one, number, times, now_ms=now_ms)
 
     def store(
-        self,
-        one: IncomingMessage,
-        number: int,
-        times: lifecycle.Times,
-        *,
-        enqueued_sequence: int,
-        now_ms: int,
-        source: str | None = None,
+        self, one: IncomingMessage, number: int, times: lifecycle.Times, *, now_ms: int
     ) -> tuple[int, Placements]:
         """The message stays here."""
         entity = self._entity
-        message = to_message(
-            one,
-            number,
-            times,
-            partition_id=self._partition(one, number),
-            enqueued_sequence=enqueued_sequence,
-            dead_letter_source=source,
-        )
+        message = to_message(one, number, times, self._partition(one, number))
         entity.place(entity.main, message)
         return message.wire_sequence, Placements([(entity, entity.main, message)])
 

@@ -68,14 +68,7 @@ class StoresMessages(Protocol):
         """False if duplicate detection knows the message id."""
 
     def store(
-        self,
-        one: IncomingMessage,
-        number: int,
-        times: Times,
-        *,
-        enqueued_sequence: int,
-        now_ms: int,
-        source: str | None = None,
+        self, one: IncomingMessage, number: int, times: Times, *, now_ms: int
     ) -> tuple[int, Placements]:
         """Place the message here: its sequence number, and what was placed."""
 

@@ -31,18 +31,13 @@ _HOPS: Final = "MaxTransferHopCountExceeded"
 
 
 def forward(
-    start: Entity,
-    one: IncomingMessage,
-    number: int,
-    *,
-    now_ms: int,
-    source: str | None = None,
-    to: str = "",
+    start: Entity, one: IncomingMessage, number: int, *, now_ms: int, to: str = ""
 ) -> Placements:
-    """Follow the chain to its end.
+    """Follow the chain to its end. `number` is what `start` has given to the message.
 
     A message that cannot arrive goes to the transfer dead-letter queue of the chain's start.
     """
+    one.enqueued_sequence = number
     target_name = to or start.description.forward_to
     target: Entity | None = None
     while target_name is not None:
@@ -53,25 +48,16 @@ def forward(
             times = lifecycle.times_at_enqueue(
                 start.description, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=now_ms
             )
-            lost = to_message(
-                one, number, times, enqueued_sequence=number, dead_letter_source=source
-            )
+            lost = to_message(one, number, times)
             return dead_letter_in(start, MailboxKind.TRANSFER_DEAD_LETTER, lost, *refusal)
         assert target is not None  # a missing entity is refused above
         target.tally.forward += units_of(one.size)
         target_name = target.description.forward_to
     assert target is not None
-    return _arrive(target, one, number, source=source, now_ms=now_ms)
+    return _arrive(target, one, now_ms=now_ms)
 
 
-def _arrive(
-    target: Entity,
-    one: IncomingMessage,
-    enqueued_sequence: int,
-    *,
-    source: str | None,
-    now_ms: int,
-) -> Placements:
+def _arrive(target: Entity, one: IncomingMessage, *, now_ms: int) -> Placements:
     one.session_id = sections.group_id(one.parts) if target.description.requires_session else None
     one.message_id = sections.message_id(one.parts)
     if not target.enqueuer.is_new(one, now_ms=now_ms):
@@ -79,15 +65,7 @@ def _arrive(
     times = lifecycle.times_at_enqueue(
         target.description, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=now_ms
     )
-    _, placements = target.enqueuer.store(
-        one,
-        target.main.next_sequence(),
-        times,
-        enqueued_sequence=enqueued_sequence,
-        source=source,
-        now_ms=now_ms,
-    )
-    return placements
+    return target.enqueuer.store(one, target.main.next_sequence(), times, now_ms=now_ms)[1]
 
 
 def _refusal_of_hop(
@@ -124,14 +102,8 @@ def dead_letter(
         return dead_letter_in(entity, MailboxKind.DEAD_LETTER, copy, reason, description)
     parts = parts_of(message, dead_letter_properties(reason, description))
     parts.ttl_ms = None
-    return forward(
-        entity,
-        IncomingMessage(parts, message.size),
-        message.sequence,
-        now_ms=now_ms,
-        source=message.dead_letter_source or entity.name,
-        to=target,
-    )
+    one = IncomingMessage(parts, message.size, source=message.dead_letter_source or entity.name)
+    return forward(entity, one, message.sequence, now_ms=now_ms, to=target)
 
 
 def dead_letter_in(
@@ -152,24 +124,21 @@ def activate(entity: Entity, message: Message, *, now_ms: int) -> None:
     One transaction deletes the old row and inserts the new one, so there is always exactly one.
     """
     one = IncomingMessage(
-        parts_of(message, {}), message.size, message.session_id, partition_id=message.partition_id
+        parts_of(message, {}),
+        message.size,
+        message.session_id,
+        partition_id=message.partition_id,
+        enqueued_sequence=message.enqueued_sequence,
+        source=message.dead_letter_source,
     )
     if entity.description.forward_to is not None:
-        placements = forward(
-            entity, one, message.sequence, now_ms=now_ms, source=message.dead_letter_source
-        )
+        placements = forward(entity, one, message.sequence, now_ms=now_ms)
     else:
         times = lifecycle.times_at_enqueue(
             entity.description, ttl_ms=message.ttl_ms, due_ms=None, now_ms=now_ms
         )
-        _, placements = entity.enqueuer.store(
-            one,
-            entity.main.next_sequence(),
-            times,
-            enqueued_sequence=message.enqueued_sequence,
-            now_ms=now_ms,
-            source=message.dead_letter_source,
-        )
+        number = entity.main.next_sequence()
+        _, placements = entity.enqueuer.store(one, number, times, now_ms=now_ms)
     message.busy = True
     entity.main.held[message.sequence] = message
     entity.main.counters.add(MessageState.SCHEDULED, message.size, -1)

@@ -50,6 +50,10 @@ class IncomingMessage:
     partition_id: int | None = None
     """Set if the message had a partition before."""
     is_ping: bool = False
+    enqueued_sequence: int = 0
+    """The number that it got in the entity that it was sent to, or last forwarded by."""
+    source: str | None = None
+    """The entity that dead-lettered it, if one did."""
     hops: int = 0
     """How often it was forwarded so far, through topics too."""
 
@@ -152,13 +156,7 @@ def parts_of(message: Message, properties: Mapping[str, Any]) -> Parts:
 
 
 def to_message(
-    one: IncomingMessage,
-    number: int,
-    times: lifecycle.Times,
-    *,
-    enqueued_sequence: int,
-    partition_id: int | None = None,
-    dead_letter_source: str | None = None,
+    one: IncomingMessage, number: int, times: lifecycle.Times, partition_id: int | None = None
 ) -> Message:
     parts = one.parts
     ttl_ms = times.ttl_ms
@@ -179,8 +177,8 @@ def to_message(
         parts.annotation_count,
         parts.delivery_annotations,
         parts.delivery_annotation_count,
-        enqueued_sequence,
-        dead_letter_source,
+        one.enqueued_sequence,
+        one.source,
         partition_id,
         one.size,
         parts.bare,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -261,15 +261,6 @@ def leads_to_waiting_topic(entity: Entity) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """What all copies of a message have in common."""
-
-    enqueued_sequence: int
-    source: str | None
-    now_ms: int
-
-
 class TopicEnqueuer(Enqueuer):
     def __init__(self, topic: Topic) -> None:
         super().__init__(topic)
@@ -309,14 +300,7 @@ class TopicEnqueuer(Enqueuer):
         )
 
     def store(
-        self,
-        one: IncomingMessage,
-        number: int,
-        times: lifecycle.Times,
-        *,
-        enqueued_sequence: int,
-        now_ms: int,
-        source: str | None = None,
+        self, one: IncomingMessage, number: int, times: lifecycle.Times, *, now_ms: int
     ) -> tuple[int, Placements]:
         topic = self._topic
         if topic.is_waiting and times.state == MessageState.ACTIVE:
@@ -325,33 +309,25 @@ class TopicEnqueuer(Enqueuer):
                 int(MessageState.SCHEDULED), now_ms, times.ttl_ms, None, due_ms=now_ms
             )
         if times.state == MessageState.SCHEDULED:
-            return super().store(
-                one,
-                number,
-                times,
-                enqueued_sequence=enqueued_sequence,
-                now_ms=now_ms,
-                source=source,
-            )
+            return super().store(one, number, times, now_ms=now_ms)
         topic.runtime.store.keep_count(topic.main.counters)
         one.parts.ttl_ms = times.ttl_ms
         one.due_ms = None  # it is due now
         facts = Facts.from_parts(
             one.parts,
             sequence=number,
-            enqueued_sequence=enqueued_sequence,
+            enqueued_sequence=one.enqueued_sequence,
             enqueued_ms=now_ms,
             expires_ms=times.expires_ms,
             size=one.size,
-            dead_letter_source=source,
+            dead_letter_source=one.source,
         )
         one.partition_id = self._partition(one, number)
-        origin = _Origin(enqueued_sequence, source, now_ms)
         placements = Placements()
         copies = Placements()
         for subscription in topic.subscriptions.values():
             if subscription.takes_copies:
-                self._copy(subscription, one, facts, origin, copies, placements)
+                self._copy(subscription, one, facts, now_ms, copies, placements)
         self._share(copies)
         for owner, mailbox, message in copies:
             owner.place(mailbox, message)
@@ -365,7 +341,7 @@ class TopicEnqueuer(Enqueuer):
         subscription: Subscription,
         one: IncomingMessage,
         facts: Facts,
-        origin: _Origin,
+        now_ms: int,
         copies: Placements,
         placements: Placements,
     ) -> None:
@@ -376,7 +352,7 @@ class TopicEnqueuer(Enqueuer):
         except EvaluationError as error:
             if description.dead_lettering_on_filter_evaluation_exceptions:
                 placements += self._dead_letter(
-                    subscription, one, origin, _REASON_EVALUATION, str(error)
+                    subscription, one, now_ms, _REASON_EVALUATION, str(error)
                 )
             return
         for each in matching:
@@ -386,47 +362,36 @@ class TopicEnqueuer(Enqueuer):
             if description.forward_to is not None:
                 own = subscription.main.next_sequence()
                 subscription.runtime.store.keep_count(subscription.main.counters)
-                placements += forwarding.forward(
-                    subscription, replace(each), own, now_ms=origin.now_ms, source=origin.source
-                )
+                placements += forwarding.forward(subscription, replace(each), own, now_ms=now_ms)
             elif description.requires_session and session_id is None:
                 text = f"{description} requires sessions, and the message has no session id"
-                placements += self._dead_letter(subscription, each, origin, _REASON_SESSION, text)
+                placements += self._dead_letter(subscription, each, now_ms, _REASON_SESSION, text)
             else:
-                message = self._message(subscription, each, origin)
+                message = self._message(subscription, each, now_ms)
                 copies.append((subscription, subscription.main, message))
 
-    def _message(
-        self, subscription: Subscription, one: IncomingMessage, origin: _Origin
-    ) -> Message:
-        times = subscription.enqueuer.plain_times(origin.now_ms)
+    def _message(self, subscription: Subscription, one: IncomingMessage, now_ms: int) -> Message:
+        times = subscription.enqueuer.plain_times(now_ms)
         if one.parts.ttl_ms is not None or one.due_ms is not None:
             times = lifecycle.times_at_enqueue(
                 subscription.description,
                 ttl_ms=one.parts.ttl_ms,
                 due_ms=one.due_ms,
-                now_ms=origin.now_ms,
+                now_ms=now_ms,
             )
-        return to_message(
-            one,
-            subscription.main.next_sequence(),
-            times,
-            enqueued_sequence=origin.enqueued_sequence,
-            partition_id=one.partition_id,
-            dead_letter_source=origin.source,
-        )
+        return to_message(one, subscription.main.next_sequence(), times, one.partition_id)
 
     def _dead_letter(
         self,
         subscription: Subscription,
         one: IncomingMessage,
-        origin: _Origin,
+        now_ms: int,
         reason: str,
         text: str,
     ) -> Placements:
-        message = self._message(subscription, one, origin)
+        message = self._message(subscription, one, now_ms)
         subscription.runtime.store.keep_count(subscription.main.counters)
-        return forwarding.dead_letter(subscription, message, reason, text, now_ms=origin.now_ms)
+        return forwarding.dead_letter(subscription, message, reason, text, now_ms=now_ms)
 
     def _share(self, copies: Placements) -> None:
         """Copies with the same bytes share one body."""
