@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pairbus.amqp.outcomes import AmqpError
@@ -21,15 +22,13 @@ from pairbus.cost.meter import UNIT_BYTES, units_of
 PARTITIONS: Final = 16
 
 
+@dataclass(slots=True, eq=False)
 class FirstSend:
     """A message id that is being written to the disk."""
 
-    __slots__ = ("error", "is_pending", "message_id")
-
-    def __init__(self, message_id: str) -> None:
-        self.message_id = message_id
-        self.is_pending = True
-        self.error: Exception | None = None
+    message_id: str
+    is_pending: bool = True
+    error: Exception | None = None
 
 
 class DuplicateDetection:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Final
 
 from pairbus.broker.message import Message
@@ -20,18 +21,15 @@ _TOKEN_BYTES: Final = 16
 _TOKENS_AT_ONCE: Final = 256
 
 
+@dataclass(slots=True, eq=False)
 class Lock:
-    """A receiver's lock on a message. The token is the delivery tag: a GUID in .NET's order."""
+    """A receiver's lock on a message."""
 
-    __slots__ = ("message", "session", "token", "until_ms")
-
-    def __init__(
-        self, token: bytes, message: Message, until_ms: int, session: MessageSession | None
-    ) -> None:
-        self.token = token
-        self.message = message
-        self.until_ms = until_ms
-        self.session = session
+    token: bytes
+    """It is the delivery tag: a GUID in .NET's order."""
+    message: Message
+    until_ms: int
+    session: MessageSession | None
 
 
 class LockTokens:

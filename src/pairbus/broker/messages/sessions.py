@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from pairbus.broker.message import Message
@@ -27,19 +28,17 @@ class Consumer(Protocol):
     def session_lost(self) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class MessageSession:
-    __slots__ = ("active", "holder", "is_ending", "session_id", "until_ms", "window")
-
-    def __init__(self, session_id: str) -> None:
-        self.session_id = session_id
-        self.active = 0
-        """The number of durable active messages, including those that its holder has locked."""
-        self.holder: Consumer | None = None
-        self.until_ms = 0
-        self.is_ending = False
-        """Its holder has lost it, but its messages are not back on the disk yet."""
-        self.window: Window | None = None
-        """Set only while the session is held."""
+    session_id: str
+    active: int = 0
+    """The number of durable active messages, including those that its holder has locked."""
+    holder: Consumer | None = None
+    until_ms: int = 0
+    is_ending: bool = False
+    """Its holder has lost it, but its messages are not back on the disk yet."""
+    window: Window | None = None
+    """Set only while the session is held."""
 
 
 class Sessions:
@@ -49,8 +48,7 @@ class Sessions:
         self._available: OrderedDict[str, None] = OrderedDict()
         self._held: dict[str, MessageSession] = {}
         for session_id, active in counts:
-            session = self._sessions[session_id] = MessageSession(session_id)
-            session.active = active
+            self._sessions[session_id] = MessageSession(session_id, active)
             self._available[session_id] = None
 
     def __len__(self) -> int:

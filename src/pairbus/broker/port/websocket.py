@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -181,9 +181,6 @@ class _WebSocketTransport(asyncio.Transport):
         if data and not self._is_closing:
             self._connection.send(bytes(data))
 
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        self.write(b"".join(list_of_data))
-
     def close(self) -> None:
         if not self._is_closing:
             self._is_closing = True
@@ -210,6 +207,3 @@ class _WebSocketTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._below.resume_reading()
-
-    def is_reading(self) -> bool:
-        return self._below.is_reading()

@@ -8,6 +8,7 @@ the fields of AMQP, but nothing of queues.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 from uuid import UUID
@@ -208,15 +209,13 @@ class UserValues(dict[str, object]):
         return copy
 
 
+@dataclass(slots=True, eq=False)
 class Facts:
-    """`system` by the names of SYSTEM_NAMES, `user` by lower-case names."""
-
-    __slots__ = ("budget", "system", "user")
-
-    def __init__(self, system: SystemValues, user: UserValues, budget: WorkBudget) -> None:
-        self.system = system
-        self.user = user
-        self.budget = budget
+    system: SystemValues
+    """By the names of SYSTEM_NAMES."""
+    user: UserValues
+    """By lower-case names."""
+    budget: WorkBudget
 
     @classmethod
     def from_parts(cls, parts: Parts, **given: int | str | None) -> Facts:

@@ -57,7 +57,7 @@ class Store(Writes, Reads):
         """
         first = self._first("SELECT min(until_ms) FROM seen")
         if first is not None and first <= now_ms:
-            self._group.others.append(("DELETE FROM seen WHERE until_ms <= ?", (now_ms,)))
+            self._add("DELETE FROM seen WHERE until_ms <= ?", now_ms)
         found = self.garbage(GARBAGE_ROWS)
         if found is None:
             return
@@ -67,7 +67,7 @@ class Store(Writes, Reads):
             if body_id is not None:
                 self._group.released.append((body_id,))
         if not rows:
-            self._group.others.append(("DELETE FROM garbage WHERE mailbox = ?", (mailbox_id,)))
+            self._add("DELETE FROM garbage WHERE mailbox = ?", mailbox_id)
 
     def apply(self, group: Group | None = None) -> None:
         """Put a group into a transaction; raises sqlite3.Error, and then nothing has happened."""

@@ -158,6 +158,9 @@ class Writes:
         """Discard the changes collected so far."""
         self._group = Group()
 
+    def _add(self, statement: str, *parameters: Any) -> None:
+        self._group.others.append((statement, parameters))
+
     def insert(self, counters: Counters, message: Message) -> None:
         group = self._group
         group.counters[counters.mailbox_id] = counters
@@ -202,8 +205,7 @@ class Writes:
     def rewrite(self, counters: Counters, message: Message) -> None:
         """Write its bytes, too: a receiver has modified its properties."""
         row_id = counters.mailbox_id << MAILBOX_SHIFT | message.sequence
-        statement = "UPDATE message SET bare = ? WHERE id = ?"
-        self._group.others.append((statement, (message.bare, row_id)))
+        self._add("UPDATE message SET bare = ? WHERE id = ?", message.bare, row_id)
         if message.body_id is not None:
             self._group.released.append((message.body_id,))
             message.body_id = None
@@ -218,53 +220,36 @@ class Writes:
         """Store bytes that `refs` messages share, and return the id that they are inserted with."""
         body_id = self._next_body_id
         self._next_body_id += 1
-        self._group.others.append(("INSERT INTO body VALUES (?, ?, ?)", (body_id, refs, bare)))
+        self._add("INSERT INTO body VALUES (?, ?, ?)", body_id, refs, bare)
         return body_id
 
     def remember(self, mailbox_id: int, message_id: str, until_ms: int) -> None:
-        self._group.others.append(
-            ("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", (mailbox_id, message_id, until_ms))
-        )
+        self._add("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", mailbox_id, message_id, until_ms)
 
     def set_session_state(
         self, mailbox_id: int, session_id: str, state: bytes | None, now_ms: int
     ) -> None:
         if state is None:
-            self._group.others.append(
-                (
-                    "DELETE FROM session_state WHERE mailbox = ? AND session_id = ?",
-                    (mailbox_id, session_id),
-                )
-            )
+            statement = "DELETE FROM session_state WHERE mailbox = ? AND session_id = ?"
+            self._add(statement, mailbox_id, session_id)
         else:
-            self._group.others.append(
-                (
-                    "INSERT OR REPLACE INTO session_state VALUES (?, ?, ?, ?)",
-                    (mailbox_id, session_id, state, now_ms),
-                )
-            )
+            statement = "INSERT OR REPLACE INTO session_state VALUES (?, ?, ?, ?)"
+            self._add(statement, mailbox_id, session_id, state, now_ms)
 
     def touch_entity(self, entity_id: int, accessed_ms: int) -> None:
-        self._group.others.append(
-            ("UPDATE entity SET accessed_ms = ? WHERE id = ?", (accessed_ms, entity_id))
-        )
+        self._add("UPDATE entity SET accessed_ms = ? WHERE id = ?", accessed_ms, entity_id)
 
     def drop_entity(self, entity_id: int) -> None:
         """Removes the entity at once. `Store.clean` deletes its messages in small portions."""
-        self._group.others += [
-            ("INSERT INTO garbage SELECT id FROM mailbox WHERE entity = ?", (entity_id,)),
-            (
-                "DELETE FROM seen WHERE mailbox IN (SELECT id FROM mailbox WHERE entity = ?)",
-                (entity_id,),
-            ),
-            (
-                "DELETE FROM session_state WHERE mailbox IN "
-                "(SELECT id FROM mailbox WHERE entity = ?)",
-                (entity_id,),
-            ),
-            ("DELETE FROM mailbox WHERE entity = ?", (entity_id,)),
-            ("DELETE FROM entity WHERE id = ?", (entity_id,)),
-        ]
+        own = "SELECT id FROM mailbox WHERE entity = ?"
+        for statement in (
+            f"INSERT INTO garbage {own}",
+            f"DELETE FROM seen WHERE mailbox IN ({own})",
+            f"DELETE FROM session_state WHERE mailbox IN ({own})",
+            "DELETE FROM mailbox WHERE entity = ?",
+            "DELETE FROM entity WHERE id = ?",
+        ):
+            self._add(statement, entity_id)
 
     def create_entity(
         self, name: str, kind: str, description: dict[str, Any], mailboxes: int, *, now_ms: int
@@ -272,29 +257,17 @@ class Writes:
         """It assigns the ids now, so that the entity's messages can be in the same transaction."""
         entity_id = self._next_entity_id
         self._next_entity_id += 1
-        self._group.others.append(
-            (
-                "INSERT INTO entity VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (entity_id, name, kind, json.dumps(description), now_ms, now_ms, 0),
-            )
-        )
+        statement = "INSERT INTO entity VALUES (?, ?, ?, ?, ?, ?, ?)"
+        self._add(statement, entity_id, name, kind, json.dumps(description), now_ms, now_ms, 0)
         counters = []
         for number in range(mailboxes):
             counters.append(Counters(self._next_mailbox_id))
-            self._group.others.append(
-                (
-                    "INSERT INTO mailbox (id, entity, kind) VALUES (?, ?, ?)",
-                    (self._next_mailbox_id, entity_id, number),
-                )
-            )
+            statement = "INSERT INTO mailbox (id, entity, kind) VALUES (?, ?, ?)"
+            self._add(statement, self._next_mailbox_id, entity_id, number)
             self._next_mailbox_id += 1
         stored = StoredEntity(entity_id, name, kind, description, now_ms, now_ms, 0)
         return stored, counters
 
     def update_entity(self, entity_id: int, description: dict[str, Any], *, now_ms: int) -> None:
-        self._group.others.append(
-            (
-                "UPDATE entity SET description = ?, updated_ms = ? WHERE id = ?",
-                (json.dumps(description), now_ms, entity_id),
-            )
-        )
+        statement = "UPDATE entity SET description = ?, updated_ms = ? WHERE id = ?"
+        self._add(statement, json.dumps(description), now_ms, entity_id)
