@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import pairbus
+import pairbus.aio
 from pairbus.client import checks
 from pairbus.client.sdk.pairing_errors import (
     PairingError,
@@ -222,17 +223,26 @@ def test_a_timeout_that_is_not_positive_is_refused_in_the_words_of_the_sdk(timeo
 
 
 def test_an_unknown_argument_causes_a_warning_where_it_was_given() -> None:
+    sender = _paired(pairbus.ServiceBusClient.from_connection_string(PRIMARY))
+
     with pytest.warns(UserWarning, match="Unsupported keyword args: {'color': 'red'}") as caught:
-        _reports(_sends, color="red")
+        sender.send_messages([], color="red")
 
     assert caught[0].filename == __file__
 
 
-def _reports(call: Any, **kwargs: Any) -> None:
-    """Like what is around a sender's method."""
-    call(**kwargs)
+def test_an_unknown_argument_causes_a_warning_where_it_was_given_in_asyncio() -> None:
+    async def send() -> None:
+        sender = _paired(pairbus.aio.ServiceBusClient.from_connection_string(PRIMARY))
+        await sender.send_messages([], color="red")
+
+    with pytest.warns(UserWarning, match="Unsupported keyword args: {'color': 'red'}") as caught:
+        asyncio.run(send())
+
+    assert caught[0].filename == __file__
 
 
-def _sends(**kwargs: Any) -> None:
-    """Like a sender's method."""
-    checks.check_arguments(Live(), None, kwargs)
+def _paired(client: Any) -> Any:
+    sender = client.get_queue_sender("orders")
+    client._state.pairing = object()
+    return sender

@@ -4,6 +4,7 @@ that send, and the file is real."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,10 +18,11 @@ from azure.servicebus.exceptions import (
 
 from pairbus.client import outbox as outbox_module
 from pairbus.client.outbox import ClientOutbox, drain
+from pairbus.client.outbox_file import OutboxFile
 from pairbus.client.route.plans import Drain
 from pairbus.client.sdk.encoded import encode
 from pairbus.client.sdk.pairing_errors import BacklogExhausted, EnvelopeTooLarge
-from pairbus.client.steps import OnDisk, SendStored, run
+from pairbus.client.steps import run
 from pairbus.errors import OutboxError
 from pairbus.events import Event, HeldInOutbox, LeftOutbox, OutboxOpened, OutboxStalled
 from pairbus.options import Outbox
@@ -50,18 +52,17 @@ class World:
         self.outbox.file.put(entity, [(str(m.message_id), encode(SENDER, m)) for m in messages])
 
     def drain(self, path: str = "orders") -> None:
-        run(drain(self.outbox, Drain(path)), self._perform)
+        def on_disk(work: Callable[[OutboxFile], Any]) -> Any:
+            return work(self.outbox.file)
 
-    def _perform(self, step: Any) -> Any:
-        if isinstance(step, OnDisk):
-            return step.work(self.outbox.file)
-        assert isinstance(step, SendStored)
-        self.sent.append([str(message.properties.message_id) for message in step.messages])
+        run(drain(self.outbox, Drain(path), on_disk=on_disk, send=self._send))
+
+    def _send(self, messages: Sequence[Any]) -> None:
+        self.sent.append([str(message.properties.message_id) for message in messages])
         self.clock.advance(0.1)
         answer = self.answers.pop(0) if self.answers else None
         if answer is not None:
             raise answer
-        return None
 
     def left(self) -> list[str]:
         return [each.message_id for each in self.outbox.file.messages()]

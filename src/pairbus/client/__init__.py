@@ -1,6 +1,8 @@
 """The paired client: keeps an application sending while its namespace is down.
 
-    send.py       one call, as a generator of steps; steps.py has the steps and their drivers
+    sender.py     each call of a sender, as a generator of steps
+    send.py       where the messages of a call go; steps.py has the steps and their drivers
+    tasks.py      what the background does, as generators
     timing.py     every period and time limit
     route/        decides where messages go, pure
     sdk/          the only code that depends on Azure's SDK

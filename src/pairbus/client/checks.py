@@ -116,7 +116,7 @@ def check_live(sender: Any) -> None:
 def check_arguments(sender: Any, timeout: float | None, kwargs: Mapping[str, Any]) -> None:
     """Raises the SDK's own errors for wrong arguments, on either namespace."""
     if kwargs:
-        warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=4)
+        warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=6)
     check_live(sender)
     if timeout is not None and timeout <= 0:
         raise ValueError("The timeout must be greater than 0.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from pairbus.client.route.status import OutboxStatus
 from pairbus.client.sdk import encoded
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.client.sdk.pairing_errors import BacklogExhausted, EnvelopeTooLarge
-from pairbus.client.steps import OnDisk, SendStored
+from pairbus.client.steps import Steps
 from pairbus.errors import OutboxError, one_line
 from pairbus.events import (
     Event,
@@ -209,7 +209,17 @@ class ClientOutbox:
         }
 
 
-def drain(outbox: ClientOutbox, task: Drain) -> Generator[Any, Any, None]:
+OnDisk = Callable[[Callable[[OutboxFile], Any]], Any]
+"""Calls a function with the file. It may wait for the disk; in asyncio, it is awaited."""
+
+
+def drain(
+    outbox: ClientOutbox,
+    task: Drain,
+    *,
+    on_disk: OnDisk,
+    send: Callable[[Sequence[AmqpAnnotatedMessage]], Any],
+) -> Steps[None]:
     """The steps that send the messages of one entity, oldest first.
 
     A message that any namespace would refuse at any time is held, and so is one that is too old.
@@ -218,26 +228,25 @@ def drain(outbox: ClientOutbox, task: Drain) -> Generator[Any, Any, None]:
     until = outbox.clock() + DRAIN_SECONDS_MAX
     count = BATCH_COUNT
     while outbox.clock() < until:
-        found: list[StoredMessage] = yield OnDisk(
-            partial(OutboxFile.oldest, entity=task.path, count=count, bytes_max=BATCH_BYTES)
-        )
+        oldest = partial(OutboxFile.oldest, entity=task.path, count=count, bytes_max=BATCH_BYTES)
+        found: list[StoredMessage] = yield partial(on_disk, oldest)
         if not found:
             if outbox.has(task.path):  # they were sent, and could not be deleted at that time
-                yield OnDisk(lambda file: file.delete([]))
+                yield partial(on_disk, lambda file: file.delete([]))
             return
         if (reason := _too_old(outbox, found[0])) is not None:
-            yield from _hold(outbox, found[0], reason)
+            yield from _hold(outbox, on_disk, found[0], reason)
             continue
         try:
             messages = _first_of_one_partition(found)
         except ValueError as error:
-            yield from _hold(outbox, found[0], one_line(error))
+            yield from _hold(outbox, on_disk, found[0], one_line(error))
             continue
         sent = found[: len(messages)]
         try:
-            yield SendStored(messages)
+            yield partial(send, messages)
         except BacklogExhausted as error:
-            yield from _delete(outbox, sent[: error.diverted_count])
+            yield from _delete(outbox, on_disk, sent[: error.diverted_count])
             raise
         except Exception as error:
             # If the primary could accept what does not fit a backlog queue, it waits for that.
@@ -246,10 +255,10 @@ def drain(outbox: ClientOutbox, task: Drain) -> Generator[Any, Any, None]:
             if len(sent) > 1:
                 count = 1  # one of them is at fault
                 continue
-            yield from _hold(outbox, sent[0], one_line(error))
+            yield from _hold(outbox, on_disk, sent[0], one_line(error))
             count = BATCH_COUNT
         else:
-            yield from _delete(outbox, sent)
+            yield from _delete(outbox, on_disk, sent)
 
 
 def _too_old(outbox: ClientOutbox, message: StoredMessage) -> str | None:
@@ -284,12 +293,14 @@ def _partition(message: AmqpAnnotatedMessage) -> tuple[Any, Any]:
     return session, annotations.get(b"x-opt-partition-key")
 
 
-def _hold(outbox: ClientOutbox, message: StoredMessage, reason: str) -> Generator[Any, Any, None]:
-    yield OnDisk(lambda file: file.hold([message], reason))
+def _hold(
+    outbox: ClientOutbox, on_disk: OnDisk, message: StoredMessage, reason: str
+) -> Steps[None]:
+    yield partial(on_disk, lambda file: file.hold([message], reason))
     outbox.held(message, reason)
 
 
-def _delete(outbox: ClientOutbox, sent: Sequence[StoredMessage]) -> Generator[Any, Any, None]:
+def _delete(outbox: ClientOutbox, on_disk: OnDisk, sent: Sequence[StoredMessage]) -> Steps[None]:
     if sent:
-        yield OnDisk(lambda file: file.delete(sent))
+        yield partial(on_disk, lambda file: file.delete(sent))
         outbox.left(sent[0].entity, len(sent))

@@ -24,6 +24,7 @@ from pairbus.client import checks
 from pairbus.client.billing import BilledUnits
 from pairbus.client.observers import Observers
 from pairbus.client.outbox import ClientOutbox
+from pairbus.client.outbox_file import OutboxFile
 from pairbus.client.route.plans import (
     BackgroundTask,
     Nowhere,
@@ -90,6 +91,15 @@ class PairingCore:
 
     pool: Any
     """The shell's connections to backlog queues."""
+    sdk_client: Any
+    """The SDK's class of a client. Called unbound: a paired client would divert what it sends."""
+
+    # In asyncio, these are awaited. `within` calls a method of `sender`, in this time.
+    open_link: Callable[[Any, float, str], Any]
+    within: Callable[[Any, float, str, Callable[[], Any]], Any]
+    open_early: Callable[[Sequence[Any], Ping], Any]
+    on_disk: Callable[[Callable[[OutboxFile], Any]], Any]
+    new_sender: Callable[[Any, str], Any]
 
     def __init__(
         self,
@@ -97,8 +107,10 @@ class PairingCore:
         options: SendAvailabilityPairedNamespaceOptions,
         backlog: BacklogQueues,
         *,
+        sender_class: Any = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`sender_class`: the paired sender, which also sends what waits in the outbox."""
         self.options = options
         self.namespace = checks.namespace_name(client, options)
         self.secondary = private.host_of(options.messaging_factory)
@@ -108,6 +120,10 @@ class PairingCore:
         self.is_ordered = options.fail_back == "ordered"
         self.is_ready_mode = options.secondary_connections == "ready"
 
+        # The application's `close` does not know what is made of these.
+        self.primary_client = private.with_own_handlers(client)
+        self.secondary_client = private.with_own_handlers(options.messaging_factory)
+        self._sender_class = sender_class
         self._token = uuid4().hex[:16]
         """Marks the messages that this client diverts."""
         self._backlog = backlog
@@ -382,6 +398,9 @@ class PairingCore:
         self._observers.notify(events)
 
     def close_router(self) -> None:
+        state = state_of(self.options.messaging_factory)
+        if state is not None:
+            state.forget(self)
         with self._lock:
             self._router.close()
         if self._is_announced:
@@ -462,3 +481,9 @@ class PairingCore:
                 return []
         senders = self._state.senders_of(ping.path)
         return [each for each in senders if each.is_in_use][:EARLY_LINKS_MAX]
+
+    def new_paired_sender(self, path: str) -> Any:
+        return self._sender_class.of(self.primary_client, path, self._state)
+
+    def new_receiver(self, queue: str) -> Any:
+        return self.sdk_client.get_queue_receiver(self.secondary_client, queue)

@@ -159,7 +159,7 @@ class SendCall:
         failure: Exception | None = None
         has_waited = False
         try:
-            has_waited = yield AcquireLock(self._time.on_primary(now=self._pairing.clock()))
+            has_waited = yield AcquireLock(self._time.on_primary(now=self._pairing.clock()), self)
             if has_waited:
                 # While this call waited, another call may have failed the entity over, or a ping
                 # may have failed it back. Observers are notified when the lock is free: one of them
@@ -170,7 +170,8 @@ class SendCall:
                     if plan.epoch != self._sender.epoch:
                         yield ResetLink(plan.epoch)
                     seconds = self._time.on_primary(now=self._pairing.clock())
-                    self._result = yield CallPrimary(seconds)
+                    call, is_opening = self.request.on_primary, not self._count
+                    self._result = yield CallPrimary(seconds, call, is_opening)
                 except GeneratorExit:
                     # An interrupt: the answer to this call may still arrive on this link.
                     self._sender.require_new_link()
@@ -225,7 +226,7 @@ class SendCall:
             return False
         for is_fresh in (False, True):
             try:
-                connection = yield Borrow(way.queue, self._open_seconds(), is_fresh)
+                connection = yield Borrow(way.queue, self._open_seconds(), is_fresh, self)
             except ServiceBusError as error:
                 failure: Exception = error
                 break

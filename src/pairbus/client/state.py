@@ -126,36 +126,6 @@ class ClientState(Generic[Pairing]):
         )
 
 
-class SenderState:
-    """What a paired sender has in both shells, besides what the SDK's sender has."""
-
-    client_state: ClientState[Any]
-    """The client's state. It has the pairing, even if the client was paired after this sender was
-    made.
-    """
-    epoch = 0
-    """The entity's epoch when the link to the primary was opened."""
-    has_called = False
-
-    @property
-    def raises_busy(self) -> bool:
-        """For `PromptFailures`."""
-        return self.client_state.pairing is not None
-
-    @property
-    def is_in_use(self) -> bool:
-        """The application has used this sender and will close it, so the background may open a link
-        for it.
-        """
-        return not private.is_shut(self) and self.has_called
-
-    def require_new_link(self) -> None:
-        """A call was interrupted, and its answer may still arrive on this link. The next call opens
-        a new one.
-        """
-        self.epoch = -1
-
-
 def state_of(client: Any) -> ClientState[Any] | None:
     """The state of a pairbus client. None for a client of the SDK."""
     state: ClientState[Any] | None = getattr(client, "_state", None)

@@ -3,12 +3,15 @@
 `send.py` decides which step comes next; a shell carries each step out. The answer is sent into the
 generator, an error is thrown into it. So the decisions are written once, and tested without a
 socket, a thread or an event loop.
+
+Other generators yield functions: the driver calls each, and the one for asyncio awaits its result.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from azure.servicebus import ServiceBusMessageBatch
@@ -22,6 +25,7 @@ class AcquireLock:
     """Acquire the sender's lock. Answer: whether it had to wait. Error: `SenderBusy`."""
 
     seconds: float
+    holder: object = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
@@ -36,6 +40,10 @@ class CallPrimary:
     """Make the call of the SDK on the primary. Answer: its result."""
 
     seconds: float
+    call: Callable[[float], Any] = field(default=lambda seconds: None, compare=False)
+    """Called with the seconds."""
+    is_opening: bool = field(default=False, compare=False)
+    """It only opens the link."""
 
 
 @dataclass(slots=True)
@@ -46,6 +54,8 @@ class Borrow:
     seconds: float
     is_fresh: bool
     """A new connection: an idle one has just failed."""
+    call: Any = field(default=None, compare=False)
+    """The `SendCall`. The shell sets its `connection` before it answers."""
 
 
 @dataclass(slots=True)
@@ -86,28 +96,10 @@ class StoreInOutbox:
 Step = AcquireLock | ResetLink | CallPrimary | Borrow | OpenLink | SendBatch | Wait | StoreInOutbox
 
 
-# --- the steps that empty an outbox ---------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class OnDisk:
-    """Read or change the file of the outbox, which may wait for the disk."""
-
-    work: Callable[[Any], Any]
-    """Called with the `OutboxFile`. Answer: its result."""
-
-
-@dataclass(slots=True)
-class SendStored:
-    """Send messages as the application would: to the primary, or to the backlog."""
-
-    messages: Sequence[AmqpAnnotatedMessage]
-
-
 Steps = Generator[Any, Any, Result]
 
 
-def run(steps: Steps[Result], act: Callable[[Any], Any]) -> Result:
+def run(steps: Steps[Result], act: Callable[[Any], Any] = operator.call) -> Result:
     """The driver of the blocking shell: `act` carries one step out."""
     try:
         step = next(steps)
@@ -126,7 +118,9 @@ def run(steps: Steps[Result], act: Callable[[Any], Any]) -> Result:
         steps.close()
 
 
-async def run_async(steps: Steps[Result], act: Callable[[Any], Awaitable[Any]]) -> Result:
+async def run_async(
+    steps: Steps[Result], act: Callable[[Any], Awaitable[Any]] = operator.call
+) -> Result:
     """The driver of the asyncio shell: the same, with `await`."""
     try:
         step = next(steps)

@@ -109,19 +109,23 @@ class ConnectionPool:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
+    def close_soon(self, sender: Any) -> None:
+        """Close a sender or a receiver in a task of its own."""
+        task = asyncio.get_running_loop().create_task(_close(sender))
+        self._closers.add(task)
+        task.add_done_callback(self._closers.discard)
+
     def _close_all(self, connections: Iterable[Connection]) -> None:
         for connection in connections:
-            task = asyncio.get_running_loop().create_task(_close(connection))
-            self._closers.add(task)
-            task.add_done_callback(self._closers.discard)
+            self.close_soon(connection.sender)
 
     async def _closed_all(self) -> None:
         if self._closers:
             await asyncio.wait(list(self._closers))
 
 
-async def _close(connection: Connection) -> None:
+async def _close(sender: Any) -> None:
     try:
-        await connection.sender.close()
+        await sender.close()
     except Exception as error:  # the connection is already gone, and nothing is lost with it
-        logger.debug("closing a connection to %s failed: %r", connection.queue, error)
+        logger.debug("closing %s failed: %r", sender, error)

@@ -116,21 +116,26 @@ class ConnectionPool:
                 if thread.is_alive():  # a thread that was just added has not started yet
                     thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _close_all(self, connections: Iterable[Connection]) -> None:
-        """Close on separate threads: the SDK takes a second to close one, and a send would wait."""
-        for connection in connections:
-            thread = threading.Thread(target=self._close_one, args=(connection,), daemon=True)
-            self._closers.add(thread)
-            try:
-                thread.start()
-            except RuntimeError:  # the system gives no more threads
-                self._closers.discard(thread)
-                self._close_one(connection)
-
-    def _close_one(self, connection: Connection) -> None:
+    def close_soon(self, sender: Any) -> None:
+        """Close a sender or a receiver on another thread: the SDK takes a second for it, and a send
+        would wait.
+        """
+        thread = threading.Thread(target=self._close_one, args=(sender,), daemon=True)
+        self._closers.add(thread)
         try:
-            connection.sender.close()
+            thread.start()
+        except RuntimeError:  # the system gives no more threads
+            self._closers.discard(thread)
+            self._close_one(sender)
+
+    def _close_all(self, connections: Iterable[Connection]) -> None:
+        for connection in connections:
+            self.close_soon(connection.sender)
+
+    def _close_one(self, sender: Any) -> None:
+        try:
+            sender.close()
         except Exception as error:  # the connection is already gone, and nothing is lost with it
-            logger.debug("closing a connection to %s failed: %r", connection.queue, error)
+            logger.debug("closing %s failed: %r", sender, error)
         finally:
             self._closers.discard(threading.current_thread())
