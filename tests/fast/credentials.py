@@ -20,21 +20,25 @@ LOG = "PAIRBUS_TEST_LOGINS"
 
 
 class Issuer:
-    """Counts its tokens. They live for so many seconds, by its clock."""
+    """Keeps the scopes of its tokens, which live for so many seconds, by its clock."""
 
     def __init__(
         self, *, seconds: float = 3600, clock: Callable[[], float] = time.time, roles: Any = ()
     ) -> None:
         self.seconds = seconds
         self.roles = list(roles)
-        self.count = 0
+        self.scopes: list[str] = []
         self.is_down = False
         self._clock = clock
+
+    @property
+    def count(self) -> int:
+        return len(self.scopes)
 
     def get_token(self, *scopes: str, **options: Any) -> AccessToken:
         if self.is_down:
             raise ClientAuthenticationError("AADSTS90033: a transient error has occurred")
-        self.count += 1
+        self.scopes += scopes
         if LOG in os.environ:
             with open(os.environ[LOG], "a") as file:
                 file.write(f"{os.getpid()}\n")

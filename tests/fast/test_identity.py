@@ -15,7 +15,6 @@ from azure.core.credentials import AccessToken, AzureNamedKeyCredential
 from azure.core.exceptions import ClientAuthenticationError
 
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.errors import MissingExtra, OptionsError
 from pairbus.fast.address import Address
@@ -24,7 +23,7 @@ from pairbus.fast.identity import Identity
 from pairbus.fast.token_cache import SCOPE, LoginFailed, TokenCache, login, reason_of
 from pairbus.testing import ManualClock
 from tests.fast.credentials import Issuer
-from tests.fast.world import message, names
+from tests.fast.world import bearer_broker, message, names
 
 # -- names ----------------------------------------------------------------------------------------
 
@@ -156,8 +155,8 @@ def test_a_credential_object_is_never_pickled_but_its_token_is() -> None:
 
     data = pickle.dumps(address)
     assert b"s3cret" not in data
-    handed = pickle.loads(data).source.make()
-    assert handed.get_token(SCOPE).token == address.source.make().get_token(SCOPE).token  # type: ignore[union-attr]
+    handed = pickle.loads(data).source.credential()
+    assert handed.get_token(SCOPE).token == address.source.credential().get_token(SCOPE).token  # type: ignore[union-attr]
     assert issuer.count == 1
     assert handed.get_token(SCOPE).token not in repr(handed)
 
@@ -167,12 +166,12 @@ def test_a_task_learns_why_the_driver_had_no_token() -> None:
     issuer.is_down = True
     address = pickle.loads(pickle.dumps(Address.from_credential("ns.example", issuer)))
     with pytest.raises(LoginFailed, match="Issuer gave no token: AADSTS90033"):
-        address.source.make().get_token(SCOPE)
+        address.source.credential().get_token(SCOPE)
 
 
 def test_a_key_is_pickled_as_it_is() -> None:
     address = Address.from_credential("ns.example", AzureNamedKeyCredential("p", "s3cret"))
-    assert pickle.loads(pickle.dumps(address)).source.make().named_key == ("p", "s3cret")
+    assert pickle.loads(pickle.dumps(address)).source.credential().named_key == ("p", "s3cret")
 
 
 # -- reasons --------------------------------------------------------------------------------------
@@ -226,9 +225,7 @@ def test_hours_of_connections_need_few_tokens_and_none_expires() -> None:
     clock = ManualClock(runs=True)
     issuer = Issuer(seconds=3600, clock=clock)
     cache = TokenCache(issuer, clock=clock)
-    queue = QueueDescription(name="q")
-    options = NamespaceOptions(name="local", port=0, queues=[queue], accepts_bearer=True)
-    with Broker(namespaces=[options], clock=clock) as broker:
+    with bearer_broker("q", clock=clock) as broker:
         address = Address.from_credential(
             "localhost", lambda: cache, ca_file=broker.ca_file, port=broker.port
         )

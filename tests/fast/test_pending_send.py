@@ -14,13 +14,9 @@ from azure.servicebus.exceptions import (
 
 from pairbus.fast.client import wait_together
 from pairbus.fast.sender import wait_all
-from tests.fast.world import message, messages, names
+from tests.fast.world import left, message, messages
 
 LARGE = bytes(100_000)  # two of these fill a batch
-
-
-def left(client, path):
-    return names(client.management(path).peek(1, 100))
 
 
 def test_messages_for_several_entities_are_waited_for_together(client):
@@ -86,7 +82,7 @@ def test_when_the_connection_is_lost_all_that_is_in_the_air_is_in_doubt(client):
 def test_batches_of_one_flight_follow_each_other_and_stop_behind_a_refused_one(client):
     """One batch at a time by default, so the order is kept."""
     wrong = message("wrong", body=LARGE)  # without a session id
-    fine = [message(f"s-{number}", body=LARGE, group="g") for number in range(6)]
+    fine = [message(f"s-{number}", body=LARGE, properties={10: "g"}) for number in range(6)]
     sends = [
         client.sender("sessions").start([*fine[:2], wrong, *fine[2:]]),
         client.sender("q").start(messages(7, body=LARGE)),

@@ -14,7 +14,7 @@ from pairbus.amqp.codec.types import Array, Symbol, Timestamp, UInt, ULong
 from pairbus.fast.columns import COLUMNS, NAMES, reader_of
 from pairbus.fast.compose import RowError, message_of
 from pairbus.fast.rows import UnreadableMessage, read
-from tests.spark.world import EVERY_VALUE, as_row, described, message
+from tests.fast.world import EVERY_VALUE, as_row, described, message
 
 NOW_MS = 1_767_225_600_000
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

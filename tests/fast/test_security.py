@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 
 import pytest
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
@@ -16,14 +16,15 @@ from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
 )
 
-from pairbus.broker import Broker, NamespaceOptions, QueueDescription
+from pairbus.broker import Broker
 from pairbus.broker.entities.policies import DEFAULT_KEY, DEFAULT_POLICY_NAME, default_policy
 from pairbus.broker.links.tokens import make_token
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.fast.tokens import JWT, SAS, Token, sign, source_of
-from tests.fast.world import message, messages, names, send_one, take
+from tests.fast.credentials import Issuer
+from tests.fast.world import bearer_broker, left, message, messages, names, send_one, take
 from tests.waiting import wait_until
 
 KEY = AzureNamedKeyCredential(DEFAULT_POLICY_NAME, DEFAULT_KEY)
@@ -35,14 +36,6 @@ def passes(client: FastClient) -> bool:
     receiver = client.receiver("q", credit=1)
     receiver.complete(take(receiver, 1))
     return client.management("q").peek(1, 1) == []
-
-
-@contextmanager
-def closing(client: FastClient):
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 # -- credentials ------------------------------------------------------------------------------
@@ -80,65 +73,44 @@ def test_a_policy_without_the_right_is_refused_at_the_link(connect, broker):
     assert len(take(listener.receiver("q", credit=2), 2)) == 2
 
 
-def options(broker: Broker, clock) -> dict:
-    return {"use_tls": False, "timeout_seconds": 5.0, "clock": clock}
+def plain(broker: Broker, credential, clock) -> FastClient:
+    where = f"localhost:{broker.port}"
+    return FastClient(where, credential, use_tls=False, timeout_seconds=5.0, clock=clock)
 
 
-def test_a_named_key_opens(broker, clock):
-    with FastClient(f"localhost:{broker.port}", KEY, **options(broker, clock)) as client:
-        assert passes(client)
+def signature(broker: Broker, clock, resource: str = "q") -> str:
+    audience = f"sb://localhost:{broker.port}/{resource}"
+    return make_token(default_policy(), audience=audience, expires_at=clock() + 1000)
 
 
 @pytest.mark.parametrize("resource", ["", "q"])
 def test_a_signature_for_the_namespace_or_the_entity_opens(broker, clock, connect, resource):
-    audience = f"sb://localhost:{broker.port}/{resource}"
-    token = make_token(default_policy(), audience=audience, expires_at=clock() + 600)
-    credential = AzureSasCredential(token)
-    with FastClient(f"localhost:{broker.port}", credential, **options(broker, clock)) as client:
+    token = signature(broker, clock, resource)
+    with plain(broker, AzureSasCredential(token), clock) as client:
         assert passes(client)
     text = re.sub("SharedAccessKeyName=[^;]*;", "", broker.connection_string)
     text = re.sub("SharedAccessKey=[^;]*", f"SharedAccessSignature={token}", text)
     assert passes(connect(text))
 
 
-class Issuer:
-    """A credential like those of azure-identity."""
-
-    def __init__(self, clock, *, seconds: float = 3600) -> None:
-        self._clock = clock
-        self._seconds = seconds
-        self.scopes: list[str] = []
-        self.is_down = False
-
-    def get_token(self, *scopes: str, **_: object) -> AccessToken:
-        if self.is_down:
-            raise ClientAuthenticationError("the issuer of tokens is down")
-        self.scopes += scopes
-        return AccessToken(f"jwt-{len(self.scopes)}", int(self._clock() + self._seconds))
-
-
 @pytest.fixture
-def bearer_broker(clock):
-    queues = [QueueDescription(name="q"), QueueDescription(name="other")]
-    namespace = NamespaceOptions(name="local", port=0, queues=queues, accepts_bearer=True)
-    with Broker(namespaces=[namespace], clock=clock) as broker:
+def bearer(clock):
+    with bearer_broker("q", "other", clock=clock) as broker:
         yield broker
 
 
-def test_a_token_credential_opens(bearer_broker, clock):
-    issuer = Issuer(clock)
-    port = bearer_broker.port
-    with FastClient(f"localhost:{port}", issuer, **options(bearer_broker, clock)) as client:
+def test_a_token_credential_opens(bearer, clock):
+    issuer = Issuer(clock=clock)
+    with plain(bearer, issuer, clock) as client:
         assert passes(client)
     assert set(issuer.scopes) == {"https://servicebus.azure.net//.default"}
 
 
-def test_what_a_token_credential_raises_is_raised(bearer_broker, clock):
-    issuer = Issuer(clock)
+def test_what_a_token_credential_raises_is_raised(bearer, clock):
+    issuer = Issuer(clock=clock)
     issuer.is_down = True
-    port = bearer_broker.port
     with (
-        FastClient(f"localhost:{port}", issuer, **options(bearer_broker, clock)) as client,
+        plain(bearer, issuer, clock) as client,
         pytest.raises(ClientAuthenticationError) as caught,
     ):
         client.receiver("q", credit=1).receive(1, max_wait_seconds=1)
@@ -183,12 +155,11 @@ def test_tokens_are_renewed_by_the_calls_that_need_them(client, clock):
     assert client.is_open
 
 
-def test_a_token_is_renewed_while_a_receiver_waits(bearer_broker, clock):
-    issuer = Issuer(clock, seconds=1000)
-    where = f"localhost:{bearer_broker.port}"
+def test_a_token_is_renewed_while_a_receiver_waits(bearer, clock):
+    issuer = Issuer(clock=clock, seconds=1000)
     with (
-        FastClient(where, issuer, **options(bearer_broker, clock)) as client,
-        FastClient(where, Issuer(clock, seconds=9000), **options(bearer_broker, clock)) as other,
+        plain(bearer, issuer, clock) as client,
+        plain(bearer, Issuer(clock=clock, seconds=9000), clock) as other,
         ThreadPoolExecutor(1) as pool,
     ):
         receiver = client.receiver("q", credit=10)
@@ -202,7 +173,7 @@ def test_a_token_is_renewed_while_a_receiver_waits(bearer_broker, clock):
 
 
 def test_a_token_that_is_due_for_renewal_while_another_is_asked_for_takes_no_answer_away(
-    bearer_broker, clock
+    bearer, clock
 ):
     class Slow(Issuer):
         def get_token(self, *scopes: str, **options: object) -> AccessToken:
@@ -211,19 +182,15 @@ def test_a_token_that_is_due_for_renewal_while_another_is_asked_for_takes_no_ans
                 clock.advance(950)  # the first token is due
             return token
 
-    port = bearer_broker.port
-    with FastClient(
-        f"localhost:{port}", Slow(clock, seconds=1000), **options(bearer_broker, clock)
-    ) as client:
+    with plain(bearer, Slow(clock=clock, seconds=1000), clock) as client:
         client.sender("q").send(messages(1))
         client.sender("other").send(messages(1))
         client.sender("q").send(messages(1))
 
 
-def test_a_token_that_cannot_be_renewed_is_tried_again_as_long_as_it_holds(bearer_broker, clock):
-    issuer = Issuer(clock, seconds=1000)
-    port = bearer_broker.port
-    with FastClient(f"localhost:{port}", issuer, **options(bearer_broker, clock)) as client:
+def test_a_token_that_cannot_be_renewed_is_tried_again_as_long_as_it_holds(bearer, clock):
+    issuer = Issuer(clock=clock, seconds=1000)
+    with plain(bearer, issuer, clock) as client:
         sender = client.sender("q")
         send_one(sender, message("a"))
         issuer.is_down = True
@@ -238,12 +205,8 @@ def test_a_token_that_cannot_be_renewed_is_tried_again_as_long_as_it_holds(beare
 
 
 def test_an_expired_signature_ends_the_link_until_there_is_another(broker, clock):
-    def signature() -> str:
-        audience = f"sb://localhost:{broker.port}/q"
-        return make_token(default_policy(), audience=audience, expires_at=clock() + 1000)
-
-    credential = AzureSasCredential(signature())
-    with FastClient(f"localhost:{broker.port}", credential, **options(broker, clock)) as client:
+    credential = AzureSasCredential(signature(broker, clock))
+    with plain(broker, credential, clock) as client:
         sender = client.sender("q")
         send_one(sender, message("a"))
         clock.advance(950)
@@ -252,16 +215,13 @@ def test_an_expired_signature_ends_the_link_until_there_is_another(broker, clock
         for _ in range(2):
             with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):
                 send_one(sender, message("c"))
-        credential.update(signature())
+        credential.update(signature(broker, clock))
         send_one(sender, message("d"))
-        assert names(client.management("q").peek(1, 10)) == ["a", "b", "d"]
+        assert left(client) == ["a", "b", "d"]
 
 
 def test_messages_delivered_before_a_token_expired_are_not_lost(broker, clock):
-    audience = f"sb://localhost:{broker.port}/q"
-    token = make_token(default_policy(), audience=audience, expires_at=clock() + 1000)
-    credential = AzureSasCredential(token)
-    with FastClient(f"localhost:{broker.port}", credential, **options(broker, clock)) as client:
+    with plain(broker, AzureSasCredential(signature(broker, clock)), clock) as client:
         client.sender("q").send(messages(10))
         receiver = client.receiver("q", credit=10, mode="receiveAndDelete")
         taken = take(receiver, 1)

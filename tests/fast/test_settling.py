@@ -16,17 +16,13 @@ from azure.servicebus.exceptions import (
 
 from pairbus.amqp.codec.sections import read_application_properties, slice_message
 from pairbus.fast.errors import SettleFailed
-from tests.fast.world import exhaust, messages, names, take
+from tests.fast.world import delivery_counts, exhaust, left, messages, names, take
 
 
 @pytest.fixture
 def receiver(client):
     client.sender("q").send(messages(10))
     return client.receiver("q", credit=10)
-
-
-def left(client, path="q"):
-    return names(client.management(path).peek(1, 100))
 
 
 def test_messages_are_completed_in_any_order_and_with_gaps(client, receiver):
@@ -42,7 +38,7 @@ def test_an_abandoned_message_comes_again_with_one_delivery_more(client, receive
     receiver.abandon(taken[:2])
     again = take(receiver, 2)
     assert names(again) == ["m-0", "m-1"]
-    assert [one.delivery_count for one in again] == [1, 1]
+    assert delivery_counts(again) == [1, 1]
 
 
 def test_a_released_message_comes_again_as_if_it_had_not_been_lent(client, receiver):
@@ -50,7 +46,7 @@ def test_a_released_message_comes_again_as_if_it_had_not_been_lent(client, recei
     receiver.release(taken[:2])
     again = take(receiver, 2)
     assert names(again) == ["m-0", "m-1"]
-    assert [one.delivery_count for one in again] == [0, 0]
+    assert delivery_counts(again) == [0, 0]
 
 
 def test_a_dead_letter_bears_its_reason_and_nothing_else(client, receiver):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pairbus.amqp.codec.types import Float, Int, Symbol, Timestamp, UByte, ULong
 from pairbus.amqp.codec.values import decode, encode
 from pairbus.fast.typed import from_typed, to_typed
-from tests.spark.world import EVERY_VALUE
+from tests.fast.world import EVERY_VALUE
 
 VALUES = st.one_of(
     st.none(),

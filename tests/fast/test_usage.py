@@ -10,6 +10,7 @@ from pairbus.cost.meter import Meter, Tally
 from pairbus.fast.address import Address
 from pairbus.fast.errors import SendIncomplete
 from tests.broker.world import encoded
+from tests.fast.world import take
 
 pytestmark = pytest.mark.req("M-01")
 
@@ -45,19 +46,10 @@ def agreed(broker, meter, queue):
     return ours
 
 
-def received(receiver, count):
-    found = []
-    while len(found) < count:
-        some = receiver.receive(count - len(found), max_wait_seconds=SECONDS)
-        assert some
-        found += some
-    return found
-
-
 def test_what_is_sent_received_and_settled(broker, client, meter):
     client.sender("q0").send([encoded(b"x" * size) for size in SIZES])
     receiver = client.receiver("q0", credit=10)
-    some = received(receiver, len(SIZES))
+    some = take(receiver, len(SIZES))
     receiver.complete(some[:2])
     receiver.abandon(some[2:3])
     receiver.dead_letter(some[3:4], reason="tried")
@@ -84,7 +76,7 @@ def test_polls_that_end_without_a_message(broker, client, meter):
 def test_messages_that_are_put_back_unread(broker, client, meter):
     client.sender("q2").send([encoded()] * 50)
     receiver = client.receiver("q2", credit=50)
-    received(receiver, 1)
+    take(receiver, 1)
     receiver.stop()
 
     counted = agreed(broker, meter, "q2")
@@ -106,7 +98,7 @@ def test_requests_to_management(broker, client, meter):
     assert len(management.peek(0, 10)) == 3
     assert management.peek(1000, 10) == []
     receiver = client.receiver("q4", credit=3)
-    some = received(receiver, 3)
+    some = take(receiver, 3)
     management.renew_locks([one.lock_token_bytes for one in some])
     management.settle([one.lock_token_bytes for one in some], "completed")
     receiver.close()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.world import Bus, message, names
+from tests.fast.world import message
+from tests.spark.world import Bus, names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,8 @@ import pytest
 
 from pairbus.cli.broker.fault_client import FaultClient
 from pairbus.cli.target import parse_target
-from tests.spark.world import VARIABLE, Bus, messages, names
+from tests.fast.world import messages
+from tests.spark.world import VARIABLE, Bus, names
 from tests.syphon.processes import children, command_of, descendants, kill
 from tests.waiting import wait_until
 

@@ -23,7 +23,8 @@ from pairbus.spark import ServiceBusDataSource
 from pairbus.spark.options import read_options
 from pairbus.spark.schema import full
 from pairbus.spark.versions import ReadAllAvailable, ReadMaxRows
-from tests.spark.world import Bus, message, messages, names
+from tests.fast.world import message, messages
+from tests.spark.world import Bus, names
 
 Buses = Callable[..., Bus]
 FAR = Timestamp(4_000_000_000_000)

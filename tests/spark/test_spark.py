@@ -13,7 +13,8 @@ import pytest
 from pairbus.amqp.codec.types import Symbol, Timestamp, UInt, ULong
 from pairbus.broker import NamespaceOptions, QueueDescription
 from pairbus.fast.columns import COLUMNS
-from tests.spark.world import EVERY_VALUE, KEY, VARIABLE, Bus, described, message, messages, names
+from tests.fast.world import EVERY_VALUE, described, message, messages
+from tests.spark.world import KEY, VARIABLE, Bus, names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,7 +6,6 @@ their ids.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -15,7 +14,6 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.amqp.codec.sections import read_property, slice_message
-from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
@@ -41,13 +39,6 @@ def id_of(data: bytes) -> str:
 
 def backlog_names(count: int) -> list[str]:
     return [f"contoso/x-servicebus-transfer/{number}" for number in range(count)]
-
-
-def bearer_broker(*queues: str, clock: Any = None) -> Broker:
-    """It accepts tokens of an identity, and keys."""
-    described = [QueueDescription(name=name) for name in queues]
-    options = NamespaceOptions(name="local", port=0, queues=described, accepts_bearer=True)
-    return Broker(namespaces=[options], clock=clock or time.time)
 
 
 class Stage:

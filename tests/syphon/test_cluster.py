@@ -17,6 +17,7 @@ import pairbus.__main__ as program
 from pairbus.syphon.ledger import ledger_files
 from tests.fast import credentials
 from tests.fast.credentials import LOG
+from tests.fast.world import bearer_broker
 from tests.syphon.cluster import Cluster, standalone
 from tests.syphon.processes import (
     BACKLOGS,
@@ -28,7 +29,7 @@ from tests.syphon.processes import (
     kill,
     slow_primary,
 )
-from tests.syphon.stage import Stage, bearer_broker, numbered
+from tests.syphon.stage import Stage, numbered
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

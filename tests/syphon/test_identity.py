@@ -31,7 +31,8 @@ from pairbus.syphon.rights import MissingRight, check_right
 from pairbus.testing import ManualClock
 from tests.fast import credentials
 from tests.fast.credentials import Issuer
-from tests.syphon.stage import Stage, backlog_names, bearer_broker, count, id_of, numbered
+from tests.fast.world import bearer_broker
+from tests.syphon.stage import Stage, backlog_names, count, id_of, numbered
 
 QUEUES = backlog_names(2)
 SENDER, RECEIVER, OWNER = (

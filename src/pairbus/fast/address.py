@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pairbus.errors import OptionsError
 from pairbus.fast.connection_string import ConnectionString
@@ -49,26 +49,28 @@ class WithCredential:
     The function is called once in each process that connects.
     """
 
-    namespace: str
-    credential: Any
+    address: str
+    source: Any
     use_tls: bool = True
+    tls_port: ClassVar[None] = None
+    entity_path: ClassVar[None] = None
 
     def __repr__(self) -> str:
-        return f"WithCredential({self.namespace!r}, {type(self.credential).__name__})"
+        return f"WithCredential({self.address!r}, {type(self.source).__name__})"
 
     @property
     def identity_name(self) -> str | None:
         """The name of the identity's credential, for errors; None: it is a key or a signature."""
-        if _is_factory(self.credential):
-            return str(getattr(self.credential, "__name__", type(self.credential).__name__))
-        return getattr(self.credential, "name", None)  # of a TokenCache, or what is pickled for it
+        if _is_factory(self.source):
+            return str(getattr(self.source, "__name__", type(self.source).__name__))
+        return getattr(self.source, "name", None)  # of a TokenCache, or what is pickled for it
 
-    def make(self) -> Any:
-        if not _is_factory(self.credential):
-            return self.credential
+    def credential(self) -> Any:
+        if not _is_factory(self.source):
+            return self.source
         from pairbus.fast.token_cache import login
 
-        return login(self.credential)
+        return login(self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +127,16 @@ class Address:
     @property
     def host(self) -> str:
         """The host, with its port if there is one. An environment variable must be set."""
-        if isinstance(self.source, WithCredential):
-            return self.source.namespace
-        return self._string().address
+        return self._read().address
 
     @property
     def entity_path(self) -> str | None:
         """The only entity that the connection string may be used for, if it names one."""
-        return None if isinstance(self.source, WithCredential) else self._string().entity_path
+        return self._read().entity_path
 
     def needs(self, right: str) -> str:
         """What the login must have, as a sentence for an error."""
-        if isinstance(self.source, WithCredential):
-            name = self.source.identity_name
-        else:
-            identity = self._string().identity
-            name = None if identity is None else identity.attribute
+        name = self._read().identity_name
         if name is None:
             return f"The policy needs the {right} right"
         return f"The identity of {name} needs {requirement(right)}"
@@ -149,27 +145,25 @@ class Address:
         """Make a client, not connected yet. `options` are FastClient's, e.g. timeout_seconds."""
         from pairbus.fast.client import FastClient
 
-        where: dict[str, Any] = {"port": self.port, "ca_file": self.ca_file}
-        if isinstance(self.source, WithCredential):
-            namespace, credential = self.source.namespace, self.source.make()
-            where["use_tls"] = self.source.use_tls
-        else:
-            string = self._string()
-            namespace, credential = string.address, string.credential()
-            where |= {"use_tls": not string.is_emulator, "entity_path": string.entity_path}
-            if string.identity is not None:
-                where["port"] = self.port or string.port
-        return FastClient(namespace, credential, **where, **options)
+        source = self._read()
+        return FastClient(
+            source.address,
+            source.credential(),
+            use_tls=source.use_tls,
+            port=self.port or source.tls_port,
+            ca_file=self.ca_file,
+            entity_path=source.entity_path,
+            **options,
+        )
 
     def refresh(self, client: FastClient) -> None:
         """Give an older client of the same namespace this address's credential. In place of a
         credential object, an address carries a token, which expires.
         """
         if isinstance(self.source, WithCredential):
-            client.use_credential(self.source.make())
+            client.use_credential(self.source.credential())
 
-    def _string(self) -> ConnectionString:
-        assert not isinstance(self.source, WithCredential)
+    def _read(self) -> ConnectionString | WithCredential:
         return self.source.read() if isinstance(self.source, FromEnvironment) else self.source
 
     def __repr__(self) -> str:

@@ -95,7 +95,8 @@ def message_of(
         fields[sections.USER_ID] = encode(bytes(row["userId"]))
     if get("correlationId") is not None:
         fields[sections.CORRELATION_ID] = _identifier("correlationId", row["correlationId"])
-    application = _map("applicationProperties", get("applicationProperties"), str)
+    application_pairs = _pairs("applicationProperties", get("applicationProperties"))
+    application = _map(APPLICATION_PROPERTIES, application_pairs, str)
     body = _body(get("body"), get("bodyType"))
     if get("messageId") is not None:
         fields[sections.MESSAGE_ID] = _identifier("messageId", row["messageId"])
@@ -140,23 +141,15 @@ def _time_to_live(ttl_ms: Any, now_ms: int) -> tuple[bytes, tuple[bytes, bytes] 
 
 
 def _annotations(row: Mapping[str, Any]) -> bytes:
-    pairs: list[bytes] = []
-    count = 0
-    key = row.get("partitionKey")
-    if key is not None:
-        pairs += (encode(Symbol(PARTITION_KEY)), encode(key))
-        count += 1
-    due = row.get("scheduledEnqueueTime")
-    if due is not None:
-        pairs += (encode(Symbol(SCHEDULED)), encode(_due(due)))
-        count += 1
+    pairs: list[tuple[str, bytes]] = []
+    if (key := row.get("partitionKey")) is not None:
+        pairs.append((PARTITION_KEY, encode(key)))
+    if (due := row.get("scheduledEnqueueTime")) is not None:
+        pairs.append((SCHEDULED, encode(_due(due))))
     for name, value in _pairs("annotations", row.get("annotations")):
         if name not in SERVICE_ANNOTATIONS:
-            pairs += (encode(Symbol(name)), value)
-            count += 1
-    if not count:
-        return b""
-    return encode_section(MESSAGE_ANNOTATIONS, encode_map(b"".join(pairs), count))
+            pairs.append((name, value))
+    return _map(MESSAGE_ANNOTATIONS, pairs, Symbol)
 
 
 def _due(moment: datetime) -> Timestamp:
@@ -169,11 +162,10 @@ def _due(moment: datetime) -> Timestamp:
     return Timestamp((moment - EPOCH) // MILLISECOND)
 
 
-def _map(column: str, value: Any, kind: type[str]) -> bytes:
-    encoded = [encode(kind(name)) + item for name, item in _pairs(column, value)]
-    if not encoded:
-        return b""
-    return encode_section(APPLICATION_PROPERTIES, encode_map(b"".join(encoded), len(encoded)))
+def _map(section: int, pairs: Iterable[tuple[str, bytes]], kind: type[str]) -> bytes:
+    """A section; none if there are no pairs. Their values are encoded."""
+    encoded = [encode(kind(name)) + value for name, value in pairs]
+    return encode_section(section, encode_map(b"".join(encoded), len(encoded))) if encoded else b""
 
 
 def _pairs(column: str, value: Any) -> Iterable[tuple[str, bytes]]:

@@ -112,6 +112,19 @@ class ConnectionString:
         """The host, with the port if the string has one."""
         return _join_host(self.host, self.port)
 
+    @property
+    def use_tls(self) -> bool:
+        return not self.is_emulator
+
+    @property
+    def tls_port(self) -> int | None:
+        """The port of a host name. Without TLS, it is in the address; with a key, it is 5671."""
+        return None if self.identity is None else self.port
+
+    @property
+    def identity_name(self) -> str | None:
+        return None if self.identity is None else self.identity.attribute
+
     def credential(self) -> Any:
         """The credential in the form of the SDK."""
         if self.identity is not None:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from pairbus.amqp.client.blocking import ClientReceiverLink
 from pairbus.amqp.codec.sections import MESSAGE_ID, identifier_text, pairs, scan
 from pairbus.amqp.codec.types import EPOCH
-from pairbus.amqp.codec.values import PAST_THE_END, MalformedMessage, decode, skip
-
-_DELIVERY_COUNT: Final = 4  # its index in the header
+from pairbus.amqp.codec.values import PAST_THE_END, MalformedMessage, decode
 
 
 class ReceivedMessage:
@@ -45,7 +43,8 @@ class ReceivedMessage:
 
     @property
     def sequence_number(self) -> int | None:
-        return _integer(self.annotations.get("x-opt-sequence-number"))
+        number = self.annotations.get("x-opt-sequence-number")
+        return int(number) if isinstance(number, int) else None
 
     @property
     def message_id(self) -> str | None:
@@ -66,18 +65,6 @@ class ReceivedMessage:
         return moment(self.annotations.get("x-opt-locked-until"))
 
     @property
-    def delivery_count(self) -> int | None:
-        """How often it was delivered before without being settled."""
-        with contextlib.suppress(MalformedMessage, *PAST_THE_END):
-            data, sections = scan(self.data)
-            _, pos, _, count = sections.header
-            if count > _DELIVERY_COUNT:
-                for _ in range(_DELIVERY_COUNT):
-                    pos = skip(data, pos)
-                return _integer(decode(data, pos)[0])
-        return None
-
-    @property
     def annotations(self) -> dict[str, Any]:
         if self._annotations is None:
             self._annotations = read_annotations_of(self.data)
@@ -93,10 +80,6 @@ def read_annotations_of(data: bytes) -> dict[str, Any]:
         for name, value, _, _ in pairs(data, first, end):
             found[name] = value
     return found
-
-
-def _integer(value: object) -> int | None:
-    return int(value) if isinstance(value, int) else None
 
 
 def moment(value: object) -> datetime | None:
