@@ -19,6 +19,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.client.pairing import PairingCore
 from pairbus.client.sdk import backlog_queues
 from pairbus.client.sdk.backlog_queues import BacklogQueues
+from pairbus.client.syphon import SyphonContext
 from pairbus.events import Event
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
@@ -132,3 +133,39 @@ class StandIn:
         self.is_closed = True
         self._running, self._handler = False, None
         self._shutdown.set()
+
+
+class RecordedSyphon:
+    """It does nothing but record its calls. It starts when the gate is open."""
+
+    def __init__(self, start_error: Exception | None = None) -> None:
+        self.context: SyphonContext | None = None
+        self.start_error = start_error
+        self.stop_error: Exception | None = None
+        self.starts = 0
+        self.stops: list[float] = []
+        """The seconds that each had to stop."""
+        self.stopped_in: list[str] = []
+        """The names of the threads."""
+        self.started = threading.Event()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    @property
+    def is_running(self) -> bool:
+        return self.starts > len(self.stops)
+
+    def start(self, context: SyphonContext) -> None:
+        self.starts += 1
+        self.started.set()
+        assert self.gate.wait(30)
+        if self.start_error is not None:
+            raise self.start_error
+        self.context = context
+
+    def stop(self, *, timeout_seconds: float) -> None:
+        assert self.context is not None or self.start_error is not None, "it has not started"
+        self.stops.append(timeout_seconds)
+        self.stopped_in.append(threading.current_thread().name)
+        if self.stop_error is not None:
+            raise self.stop_error

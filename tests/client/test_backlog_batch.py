@@ -12,8 +12,9 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.client.backlog_batch import BacklogBatch, make_batches
+from pairbus.client.backlog_batch import BacklogBatch, batches_of, make_batches
 from pairbus.client.sdk import private
+from pairbus.client.sdk.batches import Batch
 from pairbus.client.sdk.messages import diverted
 from pairbus.client.sdk.pairing_errors import EnvelopeTooLarge
 from tests.client.fakes import plain_client
@@ -101,6 +102,21 @@ def test_everything_is_sent_once_in_order_and_within_the_limit(
     assert [n for batch in made for n in numbers(batch)] == list(range(len(sizes)))
     assert [batch.count for batch in made] == [len(numbers(batch)) for batch in made]
     assert all(size_of(batch) <= limit for batch in made)
+
+
+@pytest.mark.parametrize(("path", "is_ready"), [("orders", True), ("others", False)])
+def test_a_batch_made_while_failed_over_goes_as_it_is_but_for_another_entity_it_is_made_anew(
+    path: str, is_ready: bool
+) -> None:
+    given = Batch.of(ServiceBusMessageBatch(10_000), path="orders")
+    given.add_message(ServiceBusMessage("a", message_id="a"))
+
+    [batch] = batches_of(sender_with((10_000, 10_000)), given, path=path, queue=QUEUE)
+
+    assert (batch.content is given, batch.count) == (is_ready, 1)
+    if not is_ready:
+        properties: Any = batch.content.application_properties
+        assert properties["x-ms-path"]["VALUE"] == "others"
 
 
 # --- what fits nowhere

@@ -280,14 +280,30 @@ def test_an_error_that_is_not_the_namespaces_fault_is_the_callers(
 # --- failing over
 
 
-@pytest.mark.req("A-05")
-def test_with_an_interval_of_zero_the_call_that_fails_is_diverted_itself(world: World) -> None:
-    world.script(CallPrimary=[outage()])
+@pytest.mark.req("A-05", "F-01", "F-05")
+@pytest.mark.parametrize(
+    ("step", "answer"),
+    [
+        pytest.param("CallPrimary", outage(), id="the connection is lost"),
+        pytest.param("CallPrimary", OperationTimeoutError(message="too slow"), id="no answer"),
+        pytest.param(
+            "CallPrimary", MessagingEntityDisabledError(message="disabled"), id="disabled"
+        ),
+        pytest.param("CallPrimary", ServiceBusError("internal"), id="an error of the service"),
+        pytest.param("AcquireLock", SenderBusy(PATH, 60.0, calls=0), id="behind a stuck call"),
+        pytest.param("AcquireLock", None, id="failed over while it waited for the lock"),
+    ],
+)
+def test_with_an_interval_of_zero_the_call_that_fails_is_diverted_itself(
+    world: World, step: str, answer: Exception | None
+) -> None:
+    world.script(**{step: [answer or (lambda: bool(world.fail_over()))]})
 
     assert world.send(2) is None
 
-    assert world.kinds() == [AcquireLock, CallPrimary, Borrow, OpenLink, SendBatch]
-    assert world.event_kinds() == [FailedOver, Diverted]
+    on_primary = [AcquireLock] if step == "AcquireLock" else [AcquireLock, CallPrimary]
+    assert world.kinds() == [*on_primary, Borrow, OpenLink, SendBatch]
+    assert world.event_kinds() == ([FailedOver, Diverted] if answer else [Diverted])
     assert world.given_back == [(world.queue, True)]
 
 
@@ -320,23 +336,6 @@ def test_when_the_interval_is_over_a_failing_call_is_diverted(patient: World) ->
     assert patient.of(SendBatch)
 
 
-@pytest.mark.req("F-01")
-@pytest.mark.parametrize(
-    "error",
-    [
-        OperationTimeoutError(message="too slow"),
-        MessagingEntityDisabledError(message="disabled"),
-        ServiceBusError("internal"),
-    ],
-)
-def test_a_failure_that_counts_diverts(world: World, error: Exception) -> None:
-    world.script(CallPrimary=[error])
-
-    world.send()
-
-    assert len(world.of(SendBatch)) == 1
-
-
 @pytest.mark.req("F-03")
 def test_while_failed_over_the_primary_is_not_tried(world: World) -> None:
     world.fail_over()
@@ -345,17 +344,6 @@ def test_while_failed_over_the_primary_is_not_tried(world: World) -> None:
         world.send()
 
     assert world.kinds() == [Borrow, OpenLink, SendBatch, Borrow, SendBatch, Borrow, SendBatch]
-
-
-@pytest.mark.req("F-05")
-def test_a_call_whose_entity_failed_over_while_it_waited_for_the_lock_is_diverted(
-    world: World,
-) -> None:
-    world.script(AcquireLock=[lambda: bool(world.fail_over())])
-
-    world.send()
-
-    assert world.kinds() == [AcquireLock, Borrow, OpenLink, SendBatch]
 
 
 @pytest.mark.req("F-05")
@@ -399,14 +387,6 @@ def test_a_lock_that_never_came_counts_only_if_one_call_was_stuck(
         patient.send()
 
     assert patient.state == state
-
-
-def test_a_call_behind_a_stuck_one_is_diverted(world: World) -> None:
-    world.script(AcquireLock=[SenderBusy(PATH, 60.0, calls=0)])
-
-    world.send()
-
-    assert world.kinds() == [AcquireLock, Borrow, OpenLink, SendBatch]
 
 
 @pytest.mark.parametrize(
@@ -476,38 +456,27 @@ def test_a_busy_primary_is_waited_for_and_nothing_is_diverted(world: World) -> N
 
 
 @pytest.mark.req("R-03")
-@pytest.mark.parametrize(("retry_total", "waits"), [(0, 1), (1, 1), (3, 3)])
-def test_a_busy_primary_is_waited_for_as_often_as_the_sdk_would_retry(
-    clock: Clock, retry_total: int, waits: int
+@pytest.mark.parametrize(
+    ("retry_total", "timeout", "waits"),
+    [
+        pytest.param(0, None, 1, id="at least once"),
+        pytest.param(1, None, 1, id="as often as the SDK would retry"),
+        pytest.param(3, None, 3, id="as often as the SDK would retry, three times"),
+        pytest.param(3, 10.0, 0, id="not without the time to wait"),
+        pytest.param(3, 15.0, 1, id="as long as the call's own time allows"),
+    ],
+)
+def test_a_busy_primary_is_waited_for(
+    clock: Clock, retry_total: int, timeout: float | None, waits: int
 ) -> None:
     world = World(clock, retry_total=retry_total)
     world.script(CallPrimary=[busy() for _ in range(waits + 1)])
 
     with pytest.raises(ServiceBusServerBusyError):
-        world.send()
+        world.send(timeout=timeout)
 
-    assert len(world.of(Wait)) == len(world.events) == waits
-
-
-@pytest.mark.req("R-03")
-def test_a_call_without_the_time_to_wait_gets_the_error_at_once(world: World) -> None:
-    world.script(CallPrimary=[busy()])
-
-    with pytest.raises(ServiceBusServerBusyError):
-        world.send(timeout=10.0)
-
-    assert world.of(Wait) == []
-    assert world.events == []
-
-
-@pytest.mark.req("R-03")
-def test_a_call_waits_as_long_as_its_own_time_allows(world: World) -> None:
-    world.script(CallPrimary=[busy(), busy()])
-
-    with pytest.raises(ServiceBusServerBusyError):
-        world.send(timeout=15.0)
-
-    assert world.of(Wait) == [Wait(10.0)]
+    assert world.of(Wait) == [Wait(10.0)] * waits
+    assert world.event_kinds() == [Throttled] * waits
 
 
 @pytest.mark.req("C-02")
@@ -656,53 +625,40 @@ def test_a_kept_connection_that_its_client_closed_is_replaced(world: World) -> N
     assert [step.is_fresh for step in world.of(Borrow)] == [False, True]
 
 
-@pytest.mark.req("F-06")
-@pytest.mark.parametrize("error", [outage(), ServiceBusAuthorizationError(message="no Send claim")])
-def test_a_queue_that_fails_on_a_new_connection_is_left_for_another(
-    world: World, error: Exception
-) -> None:
-    failing = world.fail_over()
-    world.script(SendBatch=[error])
-
-    world.send()
-
-    assert [step.queue for step in world.of(Borrow)] == [failing, world.queue]
-    assert world.queue != failing
-    assert world.event_kinds() == [BacklogWithdrawn, Diverted]
-
-
-@pytest.mark.req("F-06")
-def test_a_queue_that_refuses_what_has_no_session_is_left_for_another(world: World) -> None:
-    failing = world.fail_over()
+def not_allowed() -> ServiceBusError:
+    """What a queue with sessions answers to a message without one."""
     error = ServiceBusError("sessions required")
     error._condition = "amqp:not-allowed"  # type: ignore[attr-defined]
-    world.script(SendBatch=[error])
-
-    world.send()
-
-    assert [step.queue for step in world.of(Borrow)] == [failing, world.queue]
+    return error
 
 
 @pytest.mark.req("F-06")
-def test_a_queue_that_does_not_answer_in_time_is_not_tried_twice(world: World) -> None:
+@pytest.mark.parametrize(
+    ("step", "error", "is_kept"),
+    [
+        pytest.param("Borrow", outage(), False, id="it cannot be connected to"),
+        pytest.param("OpenLink", outage(), False, id="its link does not open"),
+        pytest.param("SendBatch", outage(), False, id="a new connection is lost"),
+        pytest.param("SendBatch", ServiceBusAuthorizationError(message="no"), False, id="no claim"),
+        pytest.param("SendBatch", not_allowed(), False, id="it requires sessions"),
+        # A new connection would take as long.
+        pytest.param(
+            "SendBatch", OperationTimeoutError(message="too slow"), True, id="it does not answer"
+        ),
+    ],
+)
+def test_a_queue_is_left_for_another_if(
+    world: World, step: str, error: Exception, is_kept: bool
+) -> None:
     failing = world.fail_over()
-    world.kept = [failing]
-    world.script(SendBatch=[OperationTimeoutError(message="too slow")])
-
-    world.send()
-
-    assert [step.queue for step in world.of(Borrow)] == [failing, world.queue]
-
-
-@pytest.mark.req("F-06")
-@pytest.mark.parametrize("step", ["Borrow", "OpenLink"])
-def test_a_queue_that_cannot_be_connected_to_is_left_for_another(world: World, step: str) -> None:
-    failing = world.fail_over()
-    world.script(**{step: [ServiceBusConnectionError(message="refused")]})
+    world.kept = [failing] if is_kept else []
+    world.script(**{step: [error]})
 
     world.send()
 
     assert [each.queue for each in world.of(Borrow)] == [failing, world.queue]
+    assert world.queue != failing
+    assert world.event_kinds() == [BacklogWithdrawn, Diverted]
 
 
 @pytest.mark.req("F-07")
@@ -721,15 +677,6 @@ def test_when_no_queue_is_left_the_caller_gets_both_causes(clock: Clock) -> None
     assert error.__cause__ is error.backlog_error
     assert isinstance(world.events[-1], SendFailed)
     assert world.pairing.status().entity(PATH).refused == 1
-
-
-@pytest.mark.req("A-04")
-def test_with_one_queue_the_error_says_that_there_is_no_other(clock: Clock) -> None:
-    world = World(clock, queues=1)
-    world.script(CallPrimary=[outage()], SendBatch=[outage()])
-
-    with pytest.raises(BacklogExhausted, match="only one backlog queue"):
-        world.send()
 
 
 @pytest.mark.req("F-07")
@@ -958,11 +905,12 @@ def test_opening_a_link_counts_its_failure_but_no_success(world: World) -> None:
     assert world.of(Borrow) == []
 
 
+@pytest.mark.req("A-04")
 def test_nothing_is_opened_while_failed_over_even_if_no_queue_is_left(clock: Clock) -> None:
     world = World(clock, queues=1)
     world.fail_over()
     world.script(SendBatch=[outage()])
-    with pytest.raises(BacklogExhausted):
+    with pytest.raises(BacklogExhausted, match="only one backlog queue"):
         world.send()
     world.steps.clear()
     world.events.clear()
@@ -976,34 +924,23 @@ def test_nothing_is_opened_while_failed_over_even_if_no_queue_is_left(clock: Clo
 # --- interrupts
 
 
-def test_an_interrupted_call_on_the_primary_requires_a_new_link(world: World) -> None:
-    world.script(CallPrimary=[Interrupted()])
+@pytest.mark.parametrize(
+    ("step", "needs_new_link"),
+    [
+        pytest.param("CallPrimary", True, id="an answer may still come on the link"),
+        pytest.param("AcquireLock", False, id="the link of another call is left alone"),
+        pytest.param("SendBatch", False, id="the connection is given back to be closed"),
+    ],
+)
+def test_an_interrupted_call(world: World, step: str, needs_new_link: bool) -> None:
+    given_back = [(world.fail_over(), False)] if step == "SendBatch" else []
+    world.script(**{step: [Interrupted()]})
 
     with pytest.raises(Interrupted):
         world.send()
 
-    assert world.sender.needs_new_link, "an answer may still come on the old one"
-
-
-def test_an_interrupt_while_waiting_leaves_the_link_of_another_call_alone(world: World) -> None:
-    world.script(AcquireLock=[Interrupted()])
-
-    with pytest.raises(Interrupted):
-        world.send()
-
-    assert not world.sender.needs_new_link
-
-
-def test_an_interrupted_send_to_the_backlog_gives_its_connection_back_to_be_closed(
-    world: World,
-) -> None:
-    queue = world.fail_over()
-    world.script(SendBatch=[Interrupted()])
-
-    with pytest.raises(Interrupted):
-        world.send()
-
-    assert world.given_back == [(queue, False)]
+    assert world.sender.needs_new_link is needs_new_link
+    assert world.given_back == given_back
 
 
 def test_an_observer_that_exits_leaves_no_lock_held(patient: World) -> None:

@@ -117,8 +117,9 @@ def test_the_secondarys_client_may_be_the_plain_sdks(world, connections):
     world.primary.fault("cannot_send", queue)
     world.send(sender, "1", "2")
     world.check(queue, backlog=["1", "2"])
+    client.close()
     with factory.get_queue_sender(world.backlog_path(0)) as other:
-        other.send_messages(ServiceBusMessage("the application's own"))
+        other.send_messages(ServiceBusMessage("it is the application's own"))
 
 
 # what it refuses
@@ -156,6 +157,7 @@ def test_a_backlog_queue_that_cannot_be_made_is_named(world):
     refused_pairing(client, options, missing, "probably a topic")
     assert not world.secondary.has_queue(world.backlog_path(2))
     assert not options.is_paired
+    assert world.events == []
     assert options.backlog_queue_count == 3, "what was asked for"
     world.secondary.admin.delete_topic(missing)
     check_unpaired(world, client, queue)
@@ -197,7 +199,7 @@ def test_a_secondarys_client_that_may_not_send_is_refused(world, policy, key, co
     client = world.client()
     factory = world.factory(world.secondary.connection_string(policy, key))
     options = world.options(factory=factory, secondary_connections=connections)
-    error = refused_pairing(client, options)
+    error = refused_pairing(client, options, "could not open a sender link to backlog queue")
     assert error.__cause__ is not None
     check_unpaired(world, client, queue)
     world.pair(client)
@@ -212,7 +214,7 @@ def test_a_secondary_that_is_down_cannot_be_paired_with(world):
     client = world.client()
     options = world.options()
     world.secondary.kill()
-    refused_pairing(client, options)
+    refused_pairing(client, options, world.secondary.endpoint, "must be up")
     world.secondary.start()
     check_unpaired(world, client, queue)
     client.pair_namespace(options)

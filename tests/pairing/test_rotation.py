@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError
 
 from pairbus.client.sdk.pairing_errors import BacklogExhausted
-from pairbus.client.timing import Timing
 from pairbus.errors import PairbusError
 from pairbus.events import (
     BacklogReadmitted,
@@ -19,7 +16,7 @@ from pairbus.events import (
     SendFailed,
     Throttled,
 )
-from tests.pairing.world import SECOND, ids
+from tests.pairing.world import SECOND, ids, short_throttle_waits
 from tests.waiting import wait_until
 
 
@@ -278,12 +275,7 @@ def test_a_busy_a_silent_and_a_slow_queue_do_not_hold_a_message_up(world):
 
 @pytest.mark.req("F-06")
 def test_a_busy_queue_is_used_again_after_its_wait(world, monkeypatch):
-    timing_of = Timing.of
-    monkeypatch.setattr(
-        Timing,
-        "of",
-        lambda *args, **settings: replace(timing_of(*args, **settings), throttle_wait_seconds=0.5),
-    )
+    short_throttle_waits(monkeypatch)
     queue = world.queue()
     client = world.pair(backlog_queue_count=2)
     sender = world.sender(client, queue)

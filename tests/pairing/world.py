@@ -11,12 +11,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 
+from pairbus.client.timing import Timing
 from pairbus.events import Event
 from tests.pairing.namespaces import NamespaceProcess
 from tests.pairing.shells import Shell
@@ -50,6 +53,17 @@ def together(work: Callable[[Any], Any], each: Sequence[Any]) -> list[Any]:
     """Does what mostly waits all at once: the SDK takes half a second to open a link."""
     with ThreadPoolExecutor(max(1, len(each))) as pool:
         return list(pool.map(work, each))
+
+
+def short_throttle_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is throttled waits for half a second, in place of ten: those are `Wait(10.0)` in
+    `tests/client/test_send.py`."""
+    timing_of = Timing.of
+    monkeypatch.setattr(
+        Timing,
+        "of",
+        lambda *args, **settings: replace(timing_of(*args, **settings), throttle_wait_seconds=0.5),
+    )
 
 
 class World:

@@ -11,24 +11,14 @@ PING_OK, PING_FAILS = "ping is answered", "ping fails"
 PRIMARY, BACKLOG = ToPrimary, ToBacklog
 
 # With a failover interval of 10 and pings every 60 seconds: what happens when, then the time at
-# which one more message is planned, and where it goes.
+# which one more message is planned, and where it goes. What each signal does to the health of an
+# entity is in `test_health.py`; sends that end late are in `test_router_model.py`.
 HISTORIES = {
     "a client starts on the primary": ([], 0, PRIMARY),
-    "one failure is the caller's, the next message goes to the primary": (
-        [(0, FAILS)],
-        1,
-        PRIMARY,
-    ),
-    "so does one a moment before the interval is over": ([(0, FAILS), (9, FAILS)], 9.999, PRIMARY),
+    "so does a message before the interval is over": ([(0, FAILS), (9, FAILS)], 9.999, PRIMARY),
     "when it is over, messages are diverted": ([(0, FAILS), (9, FAILS)], 10, BACKLOG),
     "without any further send": ([(0, FAILS)], 10, BACKLOG),
     "a success within it clears the timer": ([(0, FAILS), (9, SENT)], 10, PRIMARY),
-    "and the next failure starts it anew": (
-        [(0, FAILS), (9, SENT), (12, FAILS)],
-        21.999,
-        PRIMARY,
-    ),
-    "for a whole interval": ([(0, FAILS), (9, SENT), (12, FAILS)], 22, BACKLOG),
     "while the service is busy, the entity stays on the primary": (
         [(0, BUSY), (10, BUSY), (3600, BUSY)],
         3600,
@@ -37,18 +27,7 @@ HISTORIES = {
     "busy is no success either: the timer runs on": ([(0, FAILS), (5, BUSY)], 10, BACKLOG),
     "a ping that fails changes nothing": ([(0, FAILS), (70, LOOK), (71, PING_FAILS)], 72, BACKLOG),
     "a ping that is answered ends it": ([(0, FAILS), (70, LOOK), (71, PING_OK)], 71, PRIMARY),
-    "and the next failure is a first failure again": (
-        [(0, FAILS), (70, LOOK), (71, PING_OK), (72, FAILS)],
-        81.999,
-        PRIMARY,
-    ),
-    "followed by a whole interval, again": (
-        [(0, FAILS), (70, LOOK), (71, PING_OK), (72, FAILS)],
-        82,
-        BACKLOG,
-    ),
     "a word by hand ends it, too": ([(0, FAILS), (10, LOOK), (11, BY_HAND)], 11, PRIMARY),
-    "and clears a timer": ([(0, FAILS), (9, BY_HAND)], 10, PRIMARY),
     "a ping that is answered after that is no news": (
         [(0, FAILS), (70, LOOK), (71, BY_HAND), (72, FAILS), (82, LOOK), (83, PING_OK)],
         83,
@@ -93,22 +72,6 @@ def test_where_the_next_message_goes(history, at, expected):
 # one entity at a time, one client at a time
 
 
-@pytest.mark.req("F-04")
-def test_the_failure_of_one_entity_says_nothing_of_another():
-    client = Client()
-    client.ok("invoices")
-    client.fail_over("orders")
-
-    assert client.plan("invoices") == ToPrimary(0)
-    assert client.state("invoices") == "healthy"
-
-    client.at(15).fail("invoices")
-    client.at(24).ok("orders")
-
-    assert client.at(24.999).plan("invoices") == ToPrimary(0)
-    assert client.at(25).plan("invoices") == ToBacklog(QUEUES[0])
-
-
 @pytest.mark.req("F-05")
 def test_the_spelling_of_a_path_makes_no_difference():
     client = Client(failover=0)
@@ -133,67 +96,6 @@ def test_what_was_planned_under_one_spelling_may_be_reported_under_another():
 
 
 # what was under way
-
-
-@pytest.mark.req("F-08")
-def test_a_failure_that_began_before_the_way_back_counts_for_nothing():
-    client = Client(failover=0)
-    stuck = client.plan()
-    client.fail()
-    client.at(60)
-    client.answer(*client.due())
-    client.events()
-
-    assert client.at(61).fail(plan=stuck) is True
-    assert client.plan() == ToPrimary(1)
-    assert client.state() == "healthy"
-    assert client.events() == []
-
-
-def test_a_success_that_began_before_the_failover_is_no_failback():
-    client = Client()
-    slow = client.plan()
-    client.fail_over()
-    client.at(11).ok(plan=slow)
-
-    assert isinstance(client.plan(), ToBacklog)
-    assert client.entity().sent == 1
-    assert client.events() == []
-
-
-def test_a_success_that_comes_as_the_interval_ends_is_too_late():
-    client = Client()
-    slow = client.plan()
-    client.fail()
-    client.at(10).ok(plan=slow)
-
-    assert client.state() == "failed over"
-    assert [type(event) for event in client.events()] == [events.PrimaryFailed, events.FailedOver]
-
-
-@pytest.mark.req("F-04")
-def test_a_success_clears_the_timer_whenever_it_began():
-    client = Client()
-    slow = client.plan()
-    client.fail_over()
-    client.mark()
-    client.at(20).fail()
-    client.at(21).ok(plan=slow)
-
-    assert client.state() == "healthy"
-
-
-@pytest.mark.req("F-09")
-def test_the_primary_takes_new_messages_whatever_still_waits_in_the_backlog():
-    client = Client()
-    client.fail_over()
-    for _ in range(1000):
-        client.ok()
-    client.at(70)
-    client.answer(*client.due())
-
-    assert client.ok() == ToPrimary(1)
-    assert (client.entity().diverted, client.entity().sent) == (1000, 1)
 
 
 # by hand
@@ -298,20 +200,6 @@ def test_the_error_of_a_failover_is_the_latest():
     assert (failed_over.error, failed_over.after_seconds) == (latest, 12.0)
 
 
-@pytest.mark.req("R-03", "F-02")
-def test_a_throttled_send_is_reported_and_changes_nothing():
-    client = Client(failover=0)
-    plan = client.plan()
-    client.router.throttled("orders", plan, TOO_BUSY, wait_seconds=10.0, now=0.0)
-
-    assert client.plan() == plan
-    assert client.events() == [
-        events.Throttled(namespace="contoso", path="orders", wait_seconds=10.0, backlog_queue=None)
-    ]
-    assert client.entity().throttled == 1
-    assert client.entity().failures == 0
-
-
 def busy_backlog(client):
     plan = client.plan()
     client.router.throttled("orders", plan, TOO_BUSY, wait_seconds=10.0, now=client.now)
@@ -334,31 +222,6 @@ def test_a_busy_backlog_queue_leaves_the_rotation_for_its_wait():
     assert client.at(10).due() == [Probe(QUEUES[0])]
     client.router.probe_answered(QUEUES[0])
     assert client.status().backlog_queues == QUEUES
-
-
-@pytest.mark.req("F-06")
-def test_the_last_queue_stays_in_the_rotation_even_if_it_is_busy():
-    client = Client(failover=0)
-    client.fail()
-
-    assert [busy_backlog(client) for _ in range(4)] == [*QUEUES, QUEUES[2]]
-
-    assert client.plan() == ToBacklog(QUEUES[2])
-    assert client.entity().throttled == 4
-
-
-@pytest.mark.req("F-06")
-def test_a_busy_queue_is_back_when_the_last_one_fails():
-    client = Client(failover=0)
-    client.fail()
-    busy_backlog(client)
-    for _ in range(2):
-        client.fail(error=FULL)
-
-    assert client.plan() == ToBacklog(QUEUES[0])
-    assert isinstance(client.events()[-1], events.BacklogReadmitted)
-    client.fail(error=FULL)
-    assert client.plan() == Nowhere(DOWN, FULL)
 
 
 def test_threads_that_took_the_time_before_the_lock_make_no_negative_times():

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from pairbus import events
-from pairbus.client.route.plans import Nowhere, Probe, ToBacklog, ToPrimary
+from pairbus.client.route.plans import Nowhere, Probe, ToBacklog
 from pairbus.errors import one_line
 from tests.client.route.client import DOWN, FULL, QUEUES, Client
 
@@ -39,19 +39,6 @@ def test_each_entity_of_each_client_picks_at_random():
 
     assert set(picks) == set(QUEUES)
     assert all(900 < times < 1100 for times in picks.values())
-
-
-@pytest.mark.req("Q-05")
-def test_an_entity_picks_once_and_keeps_to_it():
-    client = Client(choose=Dice(2))
-
-    assert client.router.register("orders", now=0.0) == QUEUES[2]
-    assert client.router.register("Orders", now=5.0) == QUEUES[2]
-
-    client.fail_over()
-
-    assert [client.plan() for _ in range(5)] == [ToBacklog(QUEUES[2])] * 5
-    assert client.entity().backlog_queue == QUEUES[2]
 
 
 @pytest.mark.req("Q-05", "F-08")
@@ -103,17 +90,6 @@ def test_a_queue_lost_by_two_senders_at_once_is_withdrawn_once():
     )
 
 
-def test_the_failure_of_a_backlog_queue_says_nothing_of_the_primary():
-    client = Client()
-    client.plan("invoices")
-    client.fail_over("orders")
-    lose(client, QUEUES[0])
-
-    assert client.state("invoices") == "healthy"
-    assert client.entity("orders").failures == 1
-    assert client.entity("orders").last_error == one_line(DOWN)
-
-
 def test_a_healthy_entity_whose_queue_was_withdrawn_has_another_before_it_needs_it():
     client = Client()
     client.router.register("invoices", now=0.0)
@@ -123,48 +99,6 @@ def test_a_healthy_entity_whose_queue_was_withdrawn_has_another_before_it_needs_
     assert client.router.register("invoices", now=10.0) == QUEUES[1]
     assert client.entity("invoices").backlog_queue == QUEUES[1]
     assert client.router.wanted_queues() == (QUEUES[1],)
-
-
-def test_a_message_that_a_withdrawn_queue_took_after_all_is_counted_and_no_more():
-    client = Client()
-    client.fail_over()
-    slow = client.plan()
-    lose(client, QUEUES[0])
-    client.ok(plan=slow)
-
-    assert client.entity().diverted == 1
-    assert client.plan() == ToBacklog(QUEUES[1])
-
-
-@pytest.mark.req("F-07")
-def test_an_entity_that_had_nowhere_to_go_takes_the_first_queue_that_is_back():
-    client = Client(failover=0)
-    client.send(primary=DOWN, backlog=dict.fromkeys(QUEUES, FULL))
-    assert client.plan() == Nowhere(DOWN, FULL)
-
-    client.router.probe_answered(QUEUES[1])
-
-    assert client.at(30).plan() == ToBacklog(QUEUES[1])
-
-
-def test_the_rest_of_a_call_stays_in_the_backlog_though_the_entity_is_back():
-    client = Client(choose=Dice(2, 1))
-    client.fail_over()
-    client.mark()
-
-    assert client.plan() == ToPrimary(1)
-    assert client.router.plan_backlog("orders", now=10.0) == ToBacklog(QUEUES[1])
-    assert client.state() == "healthy"
-
-
-@pytest.mark.req("F-07")
-def test_the_rest_of_a_call_may_find_no_queue_left():
-    client = Client(queues=QUEUES[:1])
-    client.fail_over()
-    client.mark()
-    lose(client, QUEUES[0])
-
-    assert client.router.plan_backlog("orders", now=10.0) == Nowhere(DOWN, FULL)
 
 
 def test_the_causes_are_the_latest_of_each_namespace():
@@ -219,32 +153,6 @@ def test_a_probe_that_fails_after_the_queue_is_back_means_nothing():
     assert client.router.causes("orders", now=50.0) == Nowhere(DOWN, FULL)
 
 
-def test_an_entity_that_moved_on_stays_where_it_is():
-    client = Client()
-    client.fail_over()
-    lose(client, QUEUES[0])
-    assert client.plan() == ToBacklog(QUEUES[1])
-
-    client.router.probe_answered(QUEUES[0])
-
-    assert client.plan() == ToBacklog(QUEUES[1])
-
-
-def test_a_failure_that_began_before_a_queue_was_back_does_not_withdraw_it_again():
-    client = Client(queues=QUEUES[:1])
-    client.fail_over()
-    ours, stuck = client.plan(), client.plan()
-    client.fail(plan=ours, error=FULL)
-    client.router.probe_answered(QUEUES[0])
-
-    assert client.at(41).fail(plan=stuck, error=FULL) is True
-    assert client.plan() == ToBacklog(QUEUES[0])
-
-    client.fail(error=FULL)
-
-    assert client.plan() == Nowhere(DOWN, FULL)
-
-
 # connections
 
 
@@ -260,12 +168,3 @@ def test_the_queues_to_be_kept_ready_are_those_that_some_entity_would_use():
     lose(client, QUEUES[0], "a")  # b had it, and throws again
 
     assert client.router.wanted_queues() == (QUEUES[2],)
-
-
-def test_with_no_queue_left_none_is_wanted():
-    client = Client(queues=QUEUES[:1])
-    assert client.plan() == ToPrimary(0)
-    lose(client, QUEUES[0])
-
-    assert client.router.register("orders", now=0.0) is None
-    assert client.router.wanted_queues() == ()

@@ -28,19 +28,6 @@ def pings_between(client, start, end, *, answer_after=0.0):
 
 
 @pytest.mark.req("G-01")
-def test_a_healthy_or_suspect_entity_is_never_pinged():
-    client = Client()
-    client.ok("healthy")
-    client.fail("suspect")
-
-    assert client.next_due() == 10.0
-    assert client.at(9.999).due() == []
-    client.ok("suspect")
-    assert client.next_due() is None
-    assert client.at(1e6).due() == []
-
-
-@pytest.mark.req("G-01")
 def test_a_failed_over_entity_is_pinged_once_per_interval_and_first_one_interval_later():
     client = Client()
     client.fail_over()
@@ -54,28 +41,6 @@ def test_a_failed_over_entity_is_pinged_once_per_interval_and_first_one_interval
     client.refuse(Ping("orders", 0))
 
     assert pings_between(client, 400, 700) == [400.0, 430.0, 490.0, 550.0, 610.0, 670.0]
-
-
-@pytest.mark.req("G-01")
-def test_a_failover_that_is_noticed_late_is_pinged_as_if_it_had_been_noticed_in_time():
-    client = Client()
-    client.fail()
-
-    assert client.at(75).due() == [Ping("orders", 0)]
-    assert client.next_due() is None
-    client.refuse(Ping("orders", 0))
-    assert client.next_due() == 130.0
-
-
-@pytest.mark.req("G-01")
-def test_each_failed_over_entity_has_pings_of_its_own():
-    client = Client(ping=1.0)
-    paths = [f"entity-{n}" for n in range(1000)]
-    client.ok("healthy")
-    client.fail_over(*paths)
-
-    assert sorted(ping.path for ping in client.at(11).due()) == sorted(paths)
-    assert client.due() == []
 
 
 @pytest.mark.req("F-08", "G-03")
@@ -130,51 +95,6 @@ def test_the_outcome_of_a_ping_is_reported_but_is_no_news_once_the_entity_is_bac
     assert client.entity().pings_sent == 1
 
 
-@pytest.mark.req("G-01")
-def test_while_a_ping_of_the_last_outage_is_out_there_is_no_second_one():
-    client = Client()
-    client.fail_over()
-    (old,) = client.at(70).due()
-    client.mark()
-    client.fail_over()
-    assert client.now == 80.0
-
-    assert client.next_due() is None
-    assert client.at(145).due() == []
-    assert client.answer(old) is False
-    assert client.state() == "failed over"
-    assert client.due() == [Ping("orders", 1)]
-
-
-@pytest.mark.req("G-03")
-def test_a_ping_that_had_to_queue_is_not_sent_once_the_entity_is_back():
-    client = Client()
-    client.fail_over()
-    (ping,) = client.at(70).due()
-    assert client.router.is_wanted(ping)
-    client.mark()
-    client.events()
-
-    assert not client.router.is_wanted(ping)
-    assert not client.router.is_wanted(ping)
-    assert client.events() == []
-    assert client.entity().pings_sent == 0
-
-    client.fail_over()  # at 80
-
-    assert client.at(140).due() == [Ping("orders", 1)]
-
-
-@pytest.mark.req("G-03")
-def test_a_closed_client_wants_no_ping():
-    client = Client()
-    client.fail_over()
-    (ping,) = client.at(70).due()
-    client.router.close()
-
-    assert not client.router.is_wanted(ping)
-
-
 def test_an_outcome_that_is_reported_twice_frees_nothing_else():
     client = Client()
     client.fail_over()
@@ -216,19 +136,6 @@ def test_a_closed_client_has_nothing_to_do_for_good():
     assert client.state(first.path) == "failed over"
     assert client.due() == []
     assert client.next_due() is None
-
-
-@pytest.mark.req("G-03")
-def test_a_closed_client_still_answers_late_sends():
-    client = Client()
-    client.fail_over()
-    slow = client.plan()
-    client.router.close()
-    client.ok(plan=slow)
-
-    assert client.entity().diverted == 1
-    assert client.plan() == ToBacklog(QUEUES[0])
-    assert client.mark() is True
 
 
 # any rhythm

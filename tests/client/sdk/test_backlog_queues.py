@@ -15,7 +15,6 @@ import azure.servicebus.aio.management as aio
 import azure.servicebus.management as blocking
 import pytest
 from azure.core.exceptions import (
-    AzureError,
     ClientAuthenticationError,
     HttpResponseError,
     ResourceExistsError,
@@ -164,18 +163,6 @@ blocking_create_queue = blocking.ServiceBusAdministrationClient.create_queue
 # --- looked up first ------------------------------------------------------------------------------
 
 
-@pytest.mark.req("Q-03")
-def test_one_that_is_there_is_used_as_it_is(preparing, manager):
-    made_by_hand = {**SETTINGS, "max_size_in_megabytes": 1024, "lock_duration": "PT10S"}
-    manager.create_queue(NAMES[1], **made_by_hand)
-
-    found = preparing(NAMES)
-
-    assert found == BacklogQueues(queues=NAMES, made=(NAMES[0], NAMES[2]))
-    queue = manager.get_queue(NAMES[1])
-    assert (queue.max_size_in_megabytes, queue.lock_duration) == (1024, timedelta(seconds=10))
-
-
 # --- what is dangerous about those that exist -----------------------------------------------------
 
 DANGERS = {
@@ -318,37 +305,6 @@ def test_missing_rights_are_reported(preparing, broker, manager, edits):
     assert isinstance(error.__cause__, ClientAuthenticationError | HttpResponseError)
     assert isinstance(error, ServiceBusError)
     assert list(manager.list_queues()) == []
-
-
-@pytest.mark.req("A-07")
-def test_a_namespace_that_cannot_be_reached_is_named(preparing, broker, manager):
-    with broker.faults.unreachable(), pytest.raises(PairingError, match="must be up") as raised:
-        preparing(NAMES)
-
-    assert isinstance(raised.value.__cause__, AzureError)
-    assert f"localhost:{broker.port}" in str(raised.value)
-
-
-@pytest.mark.req("A-07")
-def test_queues_that_cannot_be_made_stop_the_pairing_and_stay_for_the_next(
-    preparing, broker, manager
-):
-    manager.create_queue(NAMES[0])
-    refused = {"condition": "amqp:resource-limit-exceeded"}
-    with broker.faults.cannot_manage(NAMES[1], **refused), pytest.raises(PairingError) as raised:
-        preparing(NAMES)
-
-    assert raised.value.queue == NAMES[1]
-    assert [queue.name for queue in manager.list_queues()] == [NAMES[0]]
-    assert preparing(NAMES).made == NAMES[1:]
-
-
-@pytest.mark.req("A-07")
-def test_a_topic_in_the_place_of_a_queue_is_no_backlog_queue(preparing, manager):
-    manager.create_topic(NAMES[0])
-
-    with pytest.raises(PairingError, match="probably a topic"):
-        preparing(NAMES)
 
 
 REASONS = {

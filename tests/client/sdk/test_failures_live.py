@@ -59,14 +59,14 @@ def sender_of(shell: Shell, broker: Broker, queue: str = "orders", **edits: str)
         yield client.get_queue_sender(queue)
 
 
-def sent(sender: Any, message: Any = None) -> BaseException:
-    return _failure(sender.send_messages, message or ServiceBusMessage("x"), timeout=SECONDS)
+def sent(sender: Any, message: Any = None, *, seconds: float = SECONDS) -> BaseException:
+    return _failure(sender.send_messages, message or ServiceBusMessage("x"), timeout=seconds)
 
 
-def scheduled(sender: Any, message: Any = None) -> BaseException:
+def scheduled(sender: Any, message: Any = None, *, seconds: float = SECONDS) -> BaseException:
     later = datetime.now(UTC) + timedelta(hours=1)
     return _failure(
-        sender.schedule_messages, message or ServiceBusMessage("x"), later, timeout=SECONDS
+        sender.schedule_messages, message or ServiceBusMessage("x"), later, timeout=seconds
     )
 
 
@@ -98,8 +98,9 @@ FAULTS = {
 def test_a_fault_under_an_open_link(shell, broker, fault, kind):
     with sender_of(shell, broker) as sender:
         sender.send_messages(ServiceBusMessage("before"))
+        seconds = 1.0 if isinstance(fault, Hang) else SECONDS
         with broker.faults.start(fault):
-            errors = sent(sender), scheduled(sender)
+            errors = sent(sender, seconds=seconds), scheduled(sender, seconds=seconds)
 
     assert [kind_of(error) for error in errors] == [kind] * 2, repr(errors)
 

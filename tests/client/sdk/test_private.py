@@ -8,7 +8,7 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +29,6 @@ from azure.servicebus.exceptions import (
     OperationTimeoutError,
     ServiceBusConnectionError,
     ServiceBusError,
-    ServiceBusServerBusyError,
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
@@ -129,16 +128,6 @@ def test_a_clients_retries_can_be_asked_for() -> None:
     assert private.retries_of(plain_client()) == 3
 
 
-def test_a_busy_service_is_reported_at_once_and_not_tried_again() -> None:
-    sender = counted(retry_total=3)
-    sender.error = ServiceBusServerBusyError
-
-    with pytest.raises(ServiceBusServerBusyError):
-        sender.send_messages(ServiceBusMessage("a"))
-
-    assert sender.attempts == 1
-
-
 # --- open or not
 
 
@@ -228,13 +217,6 @@ class Stuck:
         return self._thread.is_alive()
 
 
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + FREED_SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def free(stuck: Stuck, sender: Any) -> None:
     """As the worker does it: again if it has to."""
     deadline = time.monotonic() + FREED_SECONDS_MAX
@@ -244,30 +226,22 @@ def free(stuck: Stuck, sender: Any) -> None:
 
 
 @pytest.mark.usefixtures("swept")
-def test_cutting_frees_a_thread_that_reads_from_a_silent_peer() -> None:
-    with SilentPeer() as peer:
-        client = ServiceBusClient.from_connection_string(peer.connection_string(), retry_total=0)
-        sender = client.get_queue_sender("orders")
-        private.cut(sender)
-        stuck = Stuck(sender)
-        until(lambda: private.socket_of(sender) is not None)
-        assert stuck.is_stuck(0.3)
-
-        private.cut(sender)
-
-        assert not stuck.is_stuck(FREED_SECONDS_MAX)
-        assert isinstance(stuck.error, ServiceBusConnectionError)
-        client.close()
-
-
-@pytest.mark.usefixtures("swept")
-def test_cutting_frees_a_thread_that_reads_through_tls(certificates: Certificates) -> None:
+@pytest.mark.parametrize("through", ["TLS", "a WebSocket"])
+def test_cutting_frees_a_thread_that_reads_through(
+    certificates: Certificates, through: str
+) -> None:
+    """Without both, it is freed in `shells/test_background.py`."""
     now = time.time()
-    with SilentPeer(tls=certificates.context(now=now)) as peer:
+    tls = certificates.context(now=now) if through == "TLS" else None
+    with SilentPeer(tls=tls, websocket=through == "a WebSocket") as peer:
+        if tls is None:
+            text, transport = peer.connection_string(), TransportType.AmqpOverWebsocket
+        else:
+            text, transport = connection_string("localhost"), TransportType.Amqp
         client = plain_client(
-            connection_string("localhost"),
+            text,
             custom_endpoint_address=peer.address,
-            transport_type=TransportType.Amqp,
+            transport_type=transport,
             connection_verify=str(certificates.ca_file(now=now)),
             retry_total=0,
         )
@@ -275,25 +249,6 @@ def test_cutting_frees_a_thread_that_reads_through_tls(certificates: Certificate
         stuck = Stuck(sender)
         assert peer.has_taken.wait(FREED_SECONDS_MAX)
         assert stuck.is_stuck(0.3)
-
-        free(stuck, sender)
-
-        assert isinstance(stuck.error, ServiceBusError)
-        client.close()
-
-
-@pytest.mark.usefixtures("swept")
-def test_cutting_frees_a_thread_that_reads_from_a_websocket() -> None:
-    with SilentPeer(websocket=True) as peer:
-        client = ServiceBusClient.from_connection_string(
-            peer.connection_string(),
-            custom_endpoint_address=peer.address,
-            transport_type=TransportType.AmqpOverWebsocket,
-            retry_total=0,
-        )
-        sender = client.get_queue_sender("orders")
-        stuck = Stuck(sender)
-        assert peer.has_taken.wait(FREED_SECONDS_MAX)
 
         free(stuck, sender)
 
@@ -387,19 +342,6 @@ def tls_client(peer: SilentPeer, ca_file: Path, **settings: Any) -> ServiceBusCl
         retry_total=0,
         **settings,
     )
-
-
-@pytest.mark.usefixtures("swept")
-def test_a_handshake_with_a_silent_peer_ends(certificates: Certificates) -> None:
-    ca_file = certificates.ca_file(now=time.time())
-    with SilentPeer() as peer:
-        client = tls_client(peer, ca_file, transport_type=TransportType.Amqp)
-
-        stuck = Stuck(bounded(client, 0.2))
-
-        assert not stuck.is_stuck(FREED_SECONDS_MAX)
-        assert isinstance(stuck.error, ServiceBusError)
-        client.close()
 
 
 @pytest.mark.parametrize(

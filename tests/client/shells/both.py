@@ -1,8 +1,5 @@
 """The parts of the two shells under one interface: asyncio's run on a loop in a thread of its own,
-and are called like their blocking counterparts, from any thread.
-
-What replaces the SDK's senders is scripted here as well.
-"""
+and are called like their blocking counterparts, from any thread."""
 
 from __future__ import annotations
 
@@ -16,11 +13,9 @@ from typing import Any, Protocol
 import pairbus
 import pairbus.aio
 import pairbus.client.aio.background as aio_background
-import pairbus.client.aio.pairing as aio_pairing
 import pairbus.client.aio.pool as aio_pool
 import pairbus.client.aio.sender as aio_sender
 import pairbus.client.blocking.background as blocking_background
-import pairbus.client.blocking.pairing as blocking_pairing
 import pairbus.client.blocking.pool as blocking_pool
 import pairbus.client.blocking.sender as blocking_sender
 from tests.client import fakes
@@ -29,64 +24,9 @@ from tests.client.fakes import StandIn
 HANG_SECONDS = 60.0
 
 
-def until(condition: Callable[[], Any], what: str = "it", seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(0.005)
-    return answer
-
-
-class Scripted(StandIn):
-    """A sender of the SDK whose sends follow a script: None is accepted, an error is raised, a
-    function is called. Without a script everything is accepted."""
-
-    def __init__(self, queue: str = "q", *, limits: tuple[int, int] = (100_000, 100_000)) -> None:
-        super().__init__(queue)
-        self.limits = limits
-        self.sends: list[Any] = []
-        self.opened = 0
-        self.sent: list[tuple[Any, float]] = []
-        self._shutdown = threading.Event()
-        self._config = type("Config", (), {"retry_total": 3})()
-
-    def close(self) -> None:
-        super().close()
-        self._shutdown.set()
-
-    def __enter__(self) -> Scripted:
-        self.opened += 1
-        self.open(self.limits)
-        return self
-
-    def send_messages(self, content: Any, *, timeout: float) -> None:
-        assert self._running, "the link is not open"
-        self.sent.append((content, timeout))
-        _play(self.sends)
-
-    @property
-    def _amqp_transport(self) -> Any:
-        return fakes.plain_client().get_queue_sender("q")._amqp_transport
-
-
-class AsyncScripted(Scripted):
+class AsyncStandIn(StandIn):
     async def close(self) -> None:  # type: ignore[override]
         super().close()
-
-    async def __aenter__(self) -> AsyncScripted:
-        super().__enter__()
-        return self
-
-    async def send_messages(self, content: Any, *, timeout: float) -> None:  # type: ignore[override]
-        super().send_messages(content, timeout=timeout)
-
-
-def _play(script: list[Any]) -> None:
-    step = script.pop(0) if script else None
-    if isinstance(step, BaseException):
-        raise step
-    if step is not None:
-        step()
 
 
 class Work:
@@ -124,7 +64,8 @@ class Side(Protocol):
     """A shell's parts, under the blocking names."""
 
     name: str
-    scripted: type[Scripted]
+    stand_in: type[StandIn]
+    """In place of the SDK's senders."""
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call it, and wait until it is done."""
@@ -138,13 +79,10 @@ class Side(Protocol):
 
     def worker(self, take_due: Callable[[], Any], work: Work) -> Any: ...
 
-    def pairing(self, make: Make | None = None, **settings: Any) -> Any:
-        """`make` makes the senders for backlog queues."""
-
 
 class SyncSide:
     name = "sync"
-    scripted = Scripted
+    stand_in = StandIn
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -168,19 +106,10 @@ class SyncSide:
             "test", clock=time.monotonic, take_due=take_due, perform=perform
         )
 
-    def pairing(
-        self, make: Make | None = None, *, queues: int = 3, retry_total: int = 3, **settings: Any
-    ) -> Any:
-        client = fakes.plain_client(retry_total=retry_total)
-        made = blocking_pairing.Pairing(client, fakes.options(**settings), fakes.found(queues))
-        if make is not None:
-            made.pool = self.pool(make, made.clock)
-        return made
-
 
 class AsyncioSide:
     name = "asyncio"
-    scripted = AsyncScripted
+    stand_in = AsyncStandIn
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -227,20 +156,6 @@ class AsyncioSide:
             perform=perform,
         )
         return Bound(made, self)
-
-    def pairing(
-        self, make: Make | None = None, *, queues: int = 3, retry_total: int = 3, **settings: Any
-    ) -> Any:
-        async def made() -> Any:
-            client: Any = fakes.plain_client(retry_total=retry_total)
-            given = fakes.asyncio_options(**settings)
-            await given.secondary_namespace_manager.close()
-            pairing = aio_pairing.Pairing(client, given, fakes.found(queues))
-            if make is not None:
-                pairing.pool = aio_pool.ConnectionPool(make, client=None, clock=pairing.clock)
-            return pairing
-
-        return self.call(made)
 
 
 class Bound:

@@ -22,8 +22,9 @@ from pairbus.client.blocking.pool import PromptSender
 from pairbus.client.route.plans import BackgroundTask, Probe
 from pairbus.client.sdk import private
 from tests.client.fakes import StandIn
-from tests.client.shells.both import AsyncioSide, Others, Side, Work, is_waiting, until
+from tests.client.shells.both import AsyncioSide, Others, Side, Work, is_waiting
 from tests.client.silent import SilentPeer
+from tests.waiting import wait_until
 
 
 class Agenda:
@@ -77,27 +78,27 @@ def threads() -> list[str]:
 
 
 def test_what_is_due_is_done_when_it_is_woken(worker: Any, agenda: Agenda, work: Work) -> None:
-    until(lambda: agenda.asked, "it has looked")
+    wait_until(lambda: agenda.asked, "it has looked")
     agenda.tasks = numbered(3)
 
     worker.wake()
 
-    until(lambda: len(work.ended) == 3, "all are done")
+    wait_until(lambda: len(work.ended) == 3, "all are done")
     assert sorted(task.queue for task in work.ended) == ["0", "1", "2"]
 
 
 def test_it_looks_by_itself_when_something_is_due(worker: Any, agenda: Agenda, work: Work) -> None:
-    until(lambda: agenda.asked, "it has looked")
+    wait_until(lambda: agenda.asked, "it has looked")
     agenda.next_due = time.monotonic() + 0.1
     worker.wake()
-    until(lambda: agenda.asked >= 2, "it has looked again")
+    wait_until(lambda: agenda.asked >= 2, "it has looked again")
     agenda.tasks, agenda.next_due = numbered(1), None
 
-    until(lambda: work.ended, "it is done")
+    wait_until(lambda: work.ended, "it is done")
 
 
 def test_it_sleeps_when_nothing_is_due(worker: Any, agenda: Agenda) -> None:
-    until(lambda: agenda.asked, "it has looked")
+    wait_until(lambda: agenda.asked, "it has looked")
     before = agenda.asked
 
     time.sleep(0.2)
@@ -114,14 +115,14 @@ def test_only_a_few_run_at_once_and_none_is_forgotten(
     worker = side.worker(agenda, work)
     agenda.tasks = numbered(10)
     worker.start()
-    until(lambda: len(work.begun) == 3, "three have begun")
+    wait_until(lambda: len(work.begun) == 3, "three have begun")
     worker.wake()
     time.sleep(0.05)
     assert len(work.begun) == 3
 
     work.gate.set()
 
-    until(lambda: len(work.ended) == 10, "all are done")
+    wait_until(lambda: len(work.ended) == 10, "all are done")
     assert work.most == 3
     worker.stop()
 
@@ -134,8 +135,8 @@ def test_a_task_that_fails_is_logged_and_the_others_are_done(
 
     worker.wake()
 
-    until(lambda: len(work.ended) == 2, "both are over")
-    [record] = until(lambda: [r for r in caplog.records if r.name == "pairbus.client"])
+    wait_until(lambda: len(work.ended) == 2, "both are over")
+    [record] = wait_until(lambda: [r for r in caplog.records if r.name == "pairbus.client"])
     assert "Probe(queue=" in record.getMessage()
     assert "no luck" in str(record.exc_info)
 
@@ -146,10 +147,10 @@ def test_a_look_that_fails_is_logged_and_it_goes_on(
     agenda.errors, agenda.tasks = [RuntimeError("no luck")], numbered(1)
 
     worker.wake()
-    until(lambda: not agenda.errors, "it has failed")
+    wait_until(lambda: not agenda.errors, "it has failed")
     worker.wake()
 
-    until(lambda: work.ended, "it is done")
+    wait_until(lambda: work.ended, "it is done")
     assert any("it continues" in record.getMessage() for record in caplog.records)
 
 
@@ -159,7 +160,7 @@ def test_when_it_has_stopped_nothing_of_it_runs(side: Side, agenda: Agenda, work
     worker = side.worker(agenda, work)
     agenda.tasks = numbered(3)
     worker.start()
-    until(lambda: len(work.ended) == 3, "all are done")
+    wait_until(lambda: len(work.ended) == 3, "all are done")
 
     worker.stop()
 
@@ -196,7 +197,7 @@ def test_tasks_under_way_are_cancelled_when_it_stops(
     worker = asyncio_side.worker(agenda, work)
     agenda.tasks = numbered(5)
     worker.start()
-    until(lambda: len(work.begun) == 5, "all have begun")
+    wait_until(lambda: len(work.begun) == 5, "all have begun")
 
     worker.stop()
 
@@ -223,7 +224,7 @@ def test_a_task_may_stop_the_worker_that_runs_it(asyncio_side: AsyncioSide, agen
     asyncio_side.call(worker.wake)
 
     stopped.result(30)
-    until(lambda: _tasks(asyncio_side) == [], "nothing runs")
+    wait_until(lambda: _tasks(asyncio_side) == [], "nothing runs")
 
 
 def test_the_background_is_no_part_of_what_the_application_does(
@@ -245,7 +246,7 @@ def test_the_background_is_no_part_of_what_the_application_does(
 
     agenda.tasks = numbered(1)
     worker = asyncio_side.call(start)
-    until(lambda: seen, "it is done")
+    wait_until(lambda: seen, "it is done")
     asyncio_side.call(worker.stop)
 
     assert seen == ["nothing"]
@@ -296,7 +297,7 @@ def test_a_stuck_task_is_freed_when_it_stops(blocking: Workers, agenda: Agenda) 
         worker = blocking(agenda, perform)
         agenda.tasks = numbered(1)
         worker.wake()
-        until(lambda: private.socket_of(sender), "it has connected")
+        wait_until(lambda: private.socket_of(sender), "it has connected")
 
         worker.stop()
 
@@ -320,7 +321,7 @@ def test_stopping_does_not_wait_for_ever_for_what_cannot_be_reached(
     worker = blocking(agenda, perform)
     agenda.tasks = numbered(5)
     worker.wake()
-    until(lambda: threads().count("pairbus-task") == 5, "all are stuck")
+    wait_until(lambda: threads().count("pairbus-task") == 5, "all are stuck")
 
     began = time.monotonic()
     worker.stop()
@@ -328,7 +329,7 @@ def test_stopping_does_not_wait_for_ever_for_what_cannot_be_reached(
     release.set()
 
     assert took < 4, "the bound is that of all of them"
-    until(lambda: threads() == [], "they end by themselves")
+    wait_until(lambda: threads() == [], "they end by themselves")
 
 
 @pytest.mark.parametrize("who", ["a task", "the worker itself"])
@@ -349,12 +350,12 @@ def test_it_may_be_stopped_by(blocking: Workers, who: str, agenda: Agenda) -> No
         return agenda()[0], None
 
     worker = blocking(due, perform)
-    until(lambda: agenda.asked, "it has looked")
+    wait_until(lambda: agenda.asked, "it has looked")
     agenda.tasks = numbered(1)
     worker.wake()
 
     assert stopped.wait(30)
-    until(lambda: threads() == [], "nothing runs")
+    wait_until(lambda: threads() == [], "nothing runs")
 
 
 def test_a_task_for_which_there_is_no_thread_is_done_when_there_is(
@@ -362,7 +363,7 @@ def test_a_task_for_which_there_is_no_thread_is_done_when_there_is(
 ) -> None:
     done: list[BackgroundTask] = []
     worker = blocking(agenda, done.append)
-    until(lambda: agenda.asked, "it has looked")
+    wait_until(lambda: agenda.asked, "it has looked")
     start, refused = threading.Thread.start, []
 
     def refuse(thread: threading.Thread) -> None:
@@ -375,7 +376,7 @@ def test_a_task_for_which_there_is_no_thread_is_done_when_there_is(
     agenda.tasks = numbered(2)
     worker.wake()
 
-    until(lambda: len(done) == 2, "both are done")
+    wait_until(lambda: len(done) == 2, "both are done")
     assert len(refused) == 1
 
 
@@ -437,7 +438,7 @@ def test_a_call_that_gets_stuck_on_an_open_link_is_freed_in_time(
     freed = threading.Event()
     monkeypatch.setattr(private, "cut", lambda sender: freed.set())
     worker = blocking(agenda)
-    until(lambda: agenda.asked, "it has looked")
+    wait_until(lambda: agenda.asked, "it has looked")
     sender = StandIn()
     sender.open()
 
@@ -468,12 +469,12 @@ def test_the_worker_is_woken_only_by_an_early_deadline(
     blocking: Workers, agenda: Agenda, seconds: float, is_woken: bool
 ) -> None:
     worker = blocking(agenda)
-    until(lambda: agenda.asked, "it has looked")
+    wait_until(lambda: agenda.asked, "it has looked")
     before = agenda.asked
 
     for _ in range(5):
         with worker.deadline(StandIn(), seconds):
-            until(lambda: agenda.asked >= before + is_woken)
+            wait_until(lambda: agenda.asked >= before + is_woken)
             time.sleep(0.02)
 
     # Once more at the most, if the first entered while it was still looking; after that it knows.
@@ -500,9 +501,9 @@ def test_a_deadline_that_is_entered_while_the_worker_looks_is_not_overlooked(
         return [], looks[-1] + 0.1 if len(looks) == 1 else Later(looks[-1] + 3600)
 
     worker = blocking(take_due)
-    until(lambda: entered, "it has entered")
+    wait_until(lambda: entered, "it has entered")
     try:
-        until(lambda: len(looks) >= 3, "it looks again at once", seconds=10)
+        wait_until(lambda: len(looks) >= 3, "it looks again at once", seconds=10)
     finally:
         entered[0].__exit__(None, None, None)
 
@@ -520,7 +521,7 @@ def test_a_stuck_call_is_freed_when_the_worker_stops(
                 sender.send_messages(ServiceBusMessage("a"))
 
         call = others.begin(send)
-        until(lambda: private.socket_of(sender), "it has connected")
+        wait_until(lambda: private.socket_of(sender), "it has connected")
         assert is_waiting(call)
 
         worker.stop()
@@ -544,7 +545,7 @@ def test_nothing_is_logged_that_nobody_did_wrong(
 ) -> None:
     with caplog.at_level(logging.WARNING, "pairbus"):
         worker = blocking(agenda)
-        until(lambda: agenda.asked, "it has looked")
+        wait_until(lambda: agenda.asked, "it has looked")
         worker.stop()
 
     assert caplog.records == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import re
 import subprocess
 import sys
 import time
@@ -14,18 +13,21 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-import pairbus
 from pairbus.client.sdk import backlog_queues
 from pairbus.client.sdk.pairing_errors import (
     ClientFaulted,
     PairingError,
-    SequenceNumberUnknown,
-    UnknownSequenceNumber,
 )
-from tests.client.shells.both import Others, is_waiting, until
+from pairbus.client.syphon import STOP_SECONDS_MAX
+from tests.client.fakes import RecordedSyphon
+from tests.client.shells.both import Others, is_waiting
 from tests.client.shells.stage import Stage
 from tests.pairing.shells import AsyncioShell, bare
+from tests.waiting import wait_until
+
+MINUTES = timedelta(minutes=10)
 
 
 def outcomes(*calls: Any) -> list[str]:
@@ -69,43 +71,6 @@ def test_two_clients_that_pair_with_the_same_options_at_once_pair_once(
     assert [client.pairing is None for client in clients].count(True) == 2
 
 
-@pytest.mark.req("A-07")
-def test_a_pairing_that_fails_leaves_the_client_as_it_was_and_the_options_for_another(
-    stage: Stage,
-) -> None:
-    client = stage.client()
-    options = stage.options()
-
-    with stage.secondary.faults.cannot_manage(), pytest.raises(PairingError):
-        client.pair_namespace(options)
-
-    assert client.pairing is None
-    assert stage.events == []
-    with client.get_queue_sender("orders") as sender:
-        sender.send_messages(ServiceBusMessage("as before"))
-    client.pair_namespace(options)
-    assert client.pairing is not None
-
-
-@pytest.mark.req("A-07")
-@pytest.mark.parametrize("connections", ["ready", "lazy"])
-def test_a_secondary_that_accepts_no_link_is_reported_and_nothing_is_left_of_the_pairing(
-    stage: Stage, connections: str
-) -> None:
-    client = stage.client()
-    wrong = re.sub("SharedAccessKey=[^;]*", "SharedAccessKey=b3RoZXI=", stage.secondary_text)
-    options = stage.options(factory=stage.client(wrong), secondary_connections=connections)
-    before = stage.background()
-
-    with pytest.raises(PairingError, match="could not open a sender link to backlog queue"):
-        client.pair_namespace(options)
-
-    assert client.pairing is None
-    assert not options.is_paired
-    assert stage.events == []
-    until(lambda: not stage.has_left(before), "nothing of it runs")
-
-
 def test_an_observer_that_is_notified_of_the_pairing_finds_it(stage: Stage) -> None:
     client = stage.client()
     found: list[Any] = []
@@ -144,7 +109,7 @@ def test_a_client_that_is_closed_when_it_is_notified_of_its_pairing_is_closed(st
 
     client.pair_namespace(options)
 
-    until(lambda: not stage.has_left(before), "nothing of it runs")
+    wait_until(lambda: not stage.has_left(before), "nothing of it runs")
     with pytest.raises(ValueError, match="has been closed"):
         stage.sender(client)
 
@@ -170,7 +135,7 @@ def test_a_client_that_is_closed_while_it_is_paired_stays_unpaired(
 
     assert client.pairing is None
     assert not options.is_paired
-    until(lambda: not stage.has_left(before), "nothing of it runs")
+    wait_until(lambda: not stage.has_left(before), "nothing of it runs")
 
 
 @pytest.mark.req("C-02")
@@ -205,7 +170,7 @@ def test_a_client_may_be_closed_twice_and_by_many_at_once(stage: Stage, others: 
 
     assert outcomes(*calls) == ["ok", "ok", "ok"]
     client.close()
-    until(lambda: not stage.has_left(before), "nothing of it runs")
+    wait_until(lambda: not stage.has_left(before), "nothing of it runs")
     assert stage.kinds().count("Closed") == 1
 
 
@@ -230,7 +195,7 @@ def test_a_client_may_be_closed_by_an_observer_of(stage: Stage, moment: str) -> 
 
     assert not errors or "closed" in str(errors[0]), "safe, or refused because it is closed"
     assert client.pairing.status().entity("orders").diverted == (not errors)
-    until(lambda: not stage.has_left(before), "nothing of it runs")
+    wait_until(lambda: not stage.has_left(before), "nothing of it runs")
 
 
 @pytest.mark.req("C-02")
@@ -249,47 +214,45 @@ def test_a_client_may_be_closed_by_an_observer_of_a_ping(stage: Stage) -> None:
         stage.sender(client).send_messages(ServiceBusMessage("a"))
         # Only now: on a busy machine, a ping may be sent before the call has returned.
         client.pairing.observe(close)
-        until(lambda: pings, "a ping was sent")
+        wait_until(lambda: pings, "a ping was sent")
 
-    until(lambda: not stage.has_left(before), "nothing of it runs")
+    wait_until(lambda: not stage.has_left(before), "nothing of it runs")
     assert len(pings) == 1
 
 
 @pytest.mark.req("C-02")
-def test_closing_ends_a_send_that_waits_for_a_silent_primary(stage: Stage, others: Others) -> None:
-    before = stage.background()
-    client = stage.pair(send_timeout=timedelta(minutes=10))
-    sender = stage.sender(client)
-    with stage.primary.faults.hang():
-        call = others.begin(sender.send_messages, ServiceBusMessage("a"))
-        assert is_waiting(call, 0.5)
-        began = time.monotonic()
-
-        client.close()
-
-        assert time.monotonic() - began < 30
-        assert isinstance(call.exception(30), ValueError), "it was closed; nobody was silent"
-    until(lambda: not stage.has_left(before), "nothing of it runs")
-
-
-@pytest.mark.req("C-02")
-def test_closing_ends_all_sends_that_share_a_sender_of_a_silent_primary(
-    stage: Stage, others: Others
+@pytest.mark.parametrize(
+    ("fault", "interval", "count", "error"),
+    [
+        # It was closed; nobody was silent.
+        pytest.param("hang", timedelta(0), 1, ValueError, id="a silent primary"),
+        pytest.param("hang", MINUTES, 10, Exception, id="a silent primary, all share a sender"),
+        pytest.param("throttle", MINUTES, 1, ServiceBusServerBusyError, id="a busy primary"),
+    ],
+)
+def test_closing_ends_sends_that_wait_for(
+    stage: Stage,
+    others: Others,
+    fault: str,
+    interval: timedelta,
+    count: int,
+    error: type[Exception],
 ) -> None:
     before = stage.background()
-    minutes = timedelta(minutes=10)
-    client = stage.pair(send_timeout=minutes, failover_interval=minutes)
+    client = stage.pair(send_timeout=MINUTES, failover_interval=interval)
     sender = stage.sender(client)
-    with stage.primary.faults.hang():
-        calls = [others.begin(sender.send_messages, ServiceBusMessage("a")) for _ in range(10)]
+    with getattr(stage.primary.faults, fault)():
+        calls = [others.begin(sender.send_messages, ServiceBusMessage("a")) for _ in range(count)]
+        if fault == "throttle":
+            wait_until(lambda: "Throttled" in stage.kinds(), "it is told to wait")
         assert is_waiting(calls[0], 0.5)
         began = time.monotonic()
 
         client.close()
 
         assert time.monotonic() - began < 30
-        assert all(call.exception(30) is not None for call in calls)
-    until(lambda: not stage.has_left(before), "nothing of it runs")
+        assert all(isinstance(call.exception(30), error) for call in calls)
+    wait_until(lambda: not stage.has_left(before), "nothing of it runs")
 
 
 @pytest.mark.req("C-02")
@@ -307,7 +270,7 @@ def test_closing_leaves_nothing_of_a_link_that_is_just_being_opened(
 
     error = call.exception(30)
     assert error is None or (isinstance(error, ValueError) and "closed" in str(error))
-    until(lambda: not stage.has_left(before), "nothing of it runs")
+    wait_until(lambda: not stage.has_left(before), "nothing of it runs")
 
 
 @pytest.mark.req("C-02")
@@ -328,9 +291,9 @@ def test_closing_with_sends_under_way_loses_no_send_that_was_acknowledged(
         raise AssertionError("it was never closed")
 
     calls = [others.begin(send_until_closed) for _ in range(8)]
-    until(lambda: counts["sent"] > 50, "some are sent")
+    wait_until(lambda: counts["sent"] > 50, "some are sent")
     with stage.outage:
-        until(lambda: stage.kinds().count("Diverted") > 20, "some are diverted")
+        wait_until(lambda: stage.kinds().count("Diverted") > 20, "some are diverted")
         status = client.pairing.status
         client.close()
         errors = [call.result(30) for call in calls]
@@ -339,43 +302,6 @@ def test_closing_with_sends_under_way_loses_no_send_that_was_acknowledged(
     entity = status().entity("orders")
     # What was told as sent or diverted is at least what the callers know of.
     assert entity.sent + entity.diverted >= counts["sent"]
-
-
-def test_a_paired_client_that_is_closed_makes_no_senders(stage: Stage) -> None:
-    client = stage.pair()
-    sender = stage.sender(client)
-    client.close()
-
-    with pytest.raises(ValueError, match="cannot make a sender for 'orders'"):
-        stage.sender(client)
-    with pytest.raises(ValueError, match="already been shutdown"):
-        sender.send_messages(ServiceBusMessage("a"))
-
-
-def test_the_secondarys_own_client_stays_open_when_the_primarys_is_closed(stage: Stage) -> None:
-    secondary = stage.client(stage.secondary_text)
-    client = stage.pair(factory=secondary)
-    client.close()
-
-    with secondary.get_queue_sender("orders") as sender:
-        sender.send_messages(ServiceBusMessage("a"))
-
-
-@pytest.mark.req("F-07")
-def test_without_the_secondarys_client_nothing_is_diverted_and_the_caller_gets_an_error(
-    stage: Stage,
-) -> None:
-    secondary = stage.client(stage.secondary_text)
-    client = stage.pair(factory=secondary)
-    sender = stage.sender(client)
-    with stage.outage:
-        sender.send_messages(ServiceBusMessage("a"))
-        secondary.close()
-
-        with pytest.raises(pairbus.BacklogExhausted) as caught:
-            sender.send_messages(ServiceBusMessage("b"))
-
-    assert "closed" in str(caught.value.backlog_error)
 
 
 # --- faulting
@@ -430,7 +356,7 @@ def test_a_call_under_way_while_its_client_faults_reports_only_that(
         calls = [others.begin(send_until_it_fails, sender) for sender in senders]
         assert all(is_waiting(call) for call in calls)
         ends = [others.begin(client.fault, "its partner is gone")]
-        until(lambda: is_faulted(client), "it has faulted")
+        wait_until(lambda: is_faulted(client), "it has faulted")
         ends += [others.begin(client.close) for _ in range(3)]
         errors = [call.result(30) for call in calls]
 
@@ -442,26 +368,12 @@ def test_a_call_under_way_while_its_client_faults_reports_only_that(
 # --- the syphon
 
 
-class Syphon:
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error = error
-        self.started = 0
-        self.stopped = 0
-
-    def start(self, context: Any) -> None:
-        self.started += 1
-        if self.error is not None:
-            raise self.error
-
-    def stop(self, *, timeout_seconds: float) -> None:
-        self.stopped += 1
-
-
 @pytest.mark.req("A-06")
 @pytest.mark.req("A-07")
 def test_a_syphon_that_does_not_start_leaves_the_client_unpaired(stage: Stage) -> None:
     client = stage.client()
-    options = stage.options(enable_syphon=True, syphon=Syphon(RuntimeError("no Java")))
+    syphon = RecordedSyphon(RuntimeError("no Java"))
+    options = stage.options(enable_syphon=True, syphon=syphon)
     before = stage.background()
 
     with pytest.raises(RuntimeError, match="no Java"):
@@ -470,11 +382,55 @@ def test_a_syphon_that_does_not_start_leaves_the_client_unpaired(stage: Stage) -
     assert client.pairing is None
     assert not options.is_paired
     assert stage.events == []
-    until(lambda: not stage.has_left(before), "nothing of it runs")
+    wait_until(lambda: not stage.has_left(before), "nothing of it runs")
+    assert syphon.stops == [STOP_SECONDS_MAX]
     client.pair_namespace(stage.options())
 
 
+@pytest.mark.req("C-01")
+@pytest.mark.parametrize("first", ["primary", "secondary"])
+def test_a_client_that_is_closed_while_its_syphon_starts_is_noticed(
+    stage: Stage, others: Others, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pairbus.client.syphon.PARTNER_SECONDS_MAX", 0.1)
+    syphon = RecordedSyphon()
+    syphon.gate.clear()
+    clients = {"primary": stage.client(), "secondary": stage.client(stage.secondary_text)}
+    options = stage.options(enable_syphon=True, syphon=syphon, factory=clients["secondary"])
+    pairing = others.begin(clients["primary"].pair_namespace, options)
+    assert syphon.started.wait(30)
+
+    clients[first].close()
+    syphon.gate.set()
+    pairing.exception(30)
+
+    wait_until(lambda: syphon.stops, "it is stopped")
+    assert not syphon.is_running
+
+
 # --- what asyncio may do
+
+
+def test_a_pairing_that_is_cancelled_while_the_syphon_starts_stops_it(
+    asyncio_stage: Stage,
+) -> None:
+    syphon = RecordedSyphon()
+    syphon.gate.clear()
+    client = asyncio_stage.client()
+    options = asyncio_stage.options(enable_syphon=True, syphon=syphon)
+
+    async def cancelled() -> None:
+        pairing = asyncio.create_task(bare(client).pair_namespace(bare(options)))
+        await asyncio.to_thread(syphon.started.wait, 30)
+        pairing.cancel()
+        asyncio.get_running_loop().call_later(0.2, syphon.gate.set)
+        with pytest.raises(asyncio.CancelledError):
+            await pairing
+
+    asyncio_stage.shell.call(cancelled)
+
+    assert syphon.context is not None, "it had started"
+    assert syphon.stops == [STOP_SECONDS_MAX]
 
 
 def test_a_pairing_that_is_cancelled_leaves_nothing_and_can_be_tried_again(
@@ -498,7 +454,7 @@ def test_a_pairing_that_is_cancelled_leaves_nothing_and_can_be_tried_again(
         with asyncio_stage.secondary.faults.slow(latency_seconds=0.2):
             assert asyncio_stage.shell.call(cancelled, turns)
         assert client.pairing is None
-        until(lambda: not asyncio_stage.has_left(before), "nothing of it runs")
+        wait_until(lambda: not asyncio_stage.has_left(before), "nothing of it runs")
     client.pair_namespace(options)
 
 
@@ -518,12 +474,13 @@ def test_closing_that_is_cancelled_can_be_repeated(asyncio_stage: Stage) -> None
         asyncio_stage.shell.call(interrupted, turns)
     client.close()
 
-    until(lambda: not asyncio_stage.has_left(before), "nothing of it runs")
+    wait_until(lambda: not asyncio_stage.has_left(before), "nothing of it runs")
 
 
 FORGOTTEN = """
 import asyncio, sys
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusServerBusyError
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from pairbus.aio import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 
@@ -541,43 +498,25 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def test_a_loop_that_ends_without_closing_its_client_ends(asyncio_stage: Stage) -> None:
-    given = (asyncio_stage.primary_text, asyncio_stage.secondary_text)
+def test_a_program_that_ends_without_closing_its_client_ends(stage: Stage) -> None:
+    code = FORGOTTEN
+    if stage.shell.name == "sync":
+        code = code.replace("async def", "def").replace("await ", "").replace(".aio", "")
+        code = code.replace("asyncio.run(main(*sys.argv[1:]))", "main(*sys.argv[1:])")
+    given = (stage.primary_text, stage.secondary_text, str(stage.broker.ca_file))
 
     ran = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "ignore",
-            "-c",
-            FORGOTTEN,
-            *given,
-            str(asyncio_stage.broker.ca_file),
-        ],
+        [sys.executable, "-W", "ignore", "-c", code, *given],
         capture_output=True,
         text=True,
         timeout=30,
     )
 
-    assert ran.stdout == "sent\n"
-    assert ran.returncode == 0
+    assert (ran.stdout, ran.returncode) == ("sent\n", 0)
+    if stage.shell.name == "sync":
+        assert ran.stderr == ""
     assert "pending" not in ran.stderr
     assert "Traceback" not in ran.stderr
-
-
-def test_a_program_that_ends_without_closing_its_client_ends(blocking_stage: Stage) -> None:
-    code = FORGOTTEN.replace("async def", "def").replace("await ", "").replace(".aio", "")
-    code = code.replace("asyncio.run(main(*sys.argv[1:]))", "main(*sys.argv[1:])")
-    given = (blocking_stage.primary_text, blocking_stage.secondary_text)
-
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, *given, str(blocking_stage.broker.ca_file)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-
-    assert (ran.stdout, ran.stderr, ran.returncode) == ("sent\n", "", 0)
 
 
 # --- senders
@@ -590,11 +529,3 @@ def test_a_sender_that_nobody_has_any_more_is_gone(stage: Stage) -> None:
 
     assert gone() is None
     assert [entity.path for entity in client.pairing.status().entities] == ["orders"]
-
-
-def test_a_number_of_a_diverted_message_is_not_cancelled_nor_are_the_others(stage: Stage) -> None:
-    sender = stage.sender(stage.client())
-    unknown = UnknownSequenceNumber(backlog_queue="q", message_id="7")
-
-    with pytest.raises(SequenceNumberUnknown, match="Nothing was cancelled"):
-        sender.cancel_scheduled_messages([1, unknown])

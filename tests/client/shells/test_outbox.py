@@ -21,10 +21,10 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus import BacklogExhausted, Outbox, PairingError
 from pairbus.errors import OutboxError
 from pairbus.events import LeftOutbox, OutboxOpened, OutboxStalled, SendFailed, StoredInOutbox
-from tests.client.shells.both import until
 from tests.client.shells.stage import Stage
 from tests.pairing.shells import AsyncioShell, SyncShell, bare
 from tests.pairing.world import aliases
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.req("X-04")
 
@@ -106,7 +106,7 @@ def waiting(client: Any) -> int:
 
 
 def wait_until_empty(client: Any) -> None:
-    until(lambda: not waiting(client), "the outbox is empty")
+    wait_until(lambda: not waiting(client), "the outbox is empty")
 
 
 def test_messages_wait_in_the_file_and_reach_the_primary_in_their_order(world):
@@ -156,7 +156,7 @@ def test_they_go_to_the_backlog_if_the_secondary_is_back_first(world):
         world.send(sender, "4")
 
         # Only one backlog queue is used at a time, so they are in their order there as well.
-        diverted = until(world.in_backlog, "messages in the backlog")
+        diverted = wait_until(world.in_backlog, "messages in the backlog")
     assert [str(each.message_id) for each in diverted] == ["1", "2", "3", "4"]
     assert {aliases(each)["x-ms-path"] for each in diverted} == {queue}
     assert world.of(LeftOutbox)
@@ -228,8 +228,8 @@ def test_an_entity_that_is_gone_does_not_delay_the_others_and_its_callers_learn_
     world.admin.delete_queue(gone)
     client = world.pair()
     lost = world.stage.sender(client, gone)
-    until(lambda: client.pairing.status().outbox.entities == {gone: 1}, "one is left")
-    [stalled] = until(lambda: world.of(OutboxStalled), "it is reported")[:1]
+    wait_until(lambda: client.pairing.status().outbox.entities == {gone: 1}, "one is left")
+    [stalled] = wait_until(lambda: world.of(OutboxStalled), "it is reported")[:1]
     assert (stalled.path, stalled.waiting) == (gone, 1)
 
     with pytest.raises(BacklogExhausted, match="the primary refuses them: "):
@@ -262,7 +262,7 @@ def test_closing_while_messages_leave_returns_in_time_and_loses_none(world, capl
         for number in range(0, 500, 50):
             names = [f"{number + at:03}" for at in range(50)]
             sender.send_messages([ServiceBusMessage("x" * 3000, message_id=each) for each in names])
-    until(lambda: waiting(client) < 500, "some have left")
+    wait_until(lambda: waiting(client) < 500, "some have left")
 
     began = time.monotonic()
     client.close()

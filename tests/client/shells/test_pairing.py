@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from contextlib import ExitStack
@@ -11,13 +10,12 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusConnectionError
-from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.client.route.plans import Ping
 from pairbus.client.sdk import private
-from tests.client.shells.both import until
 from tests.client.shells.stage import Stage
 from tests.pairing.shells import bare
+from tests.waiting import wait_until
 
 
 def fail_over(stage: Stage, client: Any, sender: Any = None) -> Ping:
@@ -60,12 +58,12 @@ def test_pinging_leaves_nothing_behind(stage: Stage) -> None:
     sender = stage.sender(client)
     ping = fail_over(stage, client, sender)
     sender.close()
-    until(lambda: not _links(stage), "what the outage broke has ended")
+    wait_until(lambda: not _links(stage), "what the outage broke has ended")
     before = stage.background()
 
     do(stage, client, ping)
 
-    until(lambda: not stage.has_left(before), "nothing of it runs")
+    wait_until(lambda: not stage.has_left(before), "nothing of it runs")
 
 
 def _links(stage: Stage) -> list[str]:
@@ -185,7 +183,7 @@ def test_closing_does_not_wait_for_a_link_that_is_being_opened(
         pinging = threading.Thread(target=do, args=(stage, client, ping))
         pinging.start()
         assert is_hanging.wait(30)
-        until(lambda: link_of(sender), "it is being opened")
+        wait_until(lambda: link_of(sender), "it is being opened")
         began = time.monotonic()
         (client if what == "client" else sender).close()
 
@@ -208,7 +206,7 @@ def test_what_a_new_sender_would_divert_to_is_made_ready(stage: Stage) -> None:
     stage.sender(client)
 
     queue = client.pairing.status().entity("orders").backlog_queue
-    until(lambda: pool_of(client).has_ready(queue), "a connection is ready")
+    wait_until(lambda: pool_of(client).has_ready(queue), "a connection is ready")
 
 
 def test_where_connections_are_made_lazily_none_is_made_until_it_is_needed(stage: Stage) -> None:
@@ -222,32 +220,13 @@ def test_a_connection_that_was_lost_is_made_ready_again(stage: Stage) -> None:
     client = stage.pair(backlog_queue_count=1)
     [queue] = client.pairing.backlog_queues
     stage.sender(client)
-    until(lambda: pool_of(client).has_ready(queue), "a connection is ready")
+    wait_until(lambda: pool_of(client).has_ready(queue), "a connection is ready")
     stage.run(pool_of(client).drop)
     assert not pool_of(client).has_ready(queue)
 
     stage.sender(client)
 
-    until(lambda: pool_of(client).has_ready(queue), "another is ready")
+    wait_until(lambda: pool_of(client).has_ready(queue), "another is ready")
 
 
 # --- the secondary
-
-
-def test_what_is_dangerous_about_a_queue_that_was_there_is_logged(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    name = f"{stage.name}/x-servicebus-transfer/0"
-    with ServiceBusAdministrationClient.from_connection_string(
-        stage.secondary_text, connection_verify=str(stage.broker.ca_file)
-    ) as admin:
-        admin.create_queue(name, requires_duplicate_detection=True)
-
-    with caplog.at_level(logging.WARNING, "pairbus.pairing"):
-        client = stage.pair()
-
-    assert client.pairing is not None
-    assert any(
-        name in record.getMessage() and "duplicate" in record.getMessage()
-        for record in caplog.records
-    )

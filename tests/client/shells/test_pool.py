@@ -13,16 +13,15 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 from pairbus.client import pool as pool_state
 from pairbus.client.aio import pool as aio_pool
 from pairbus.client.pool import CONNECTIONS_PER_QUEUE_MAX, IDLE_SECONDS_MAX, PoolExhausted
-from tests.client.fakes import SECONDARY, Clock
+from tests.client.fakes import SECONDARY, Clock, StandIn
 from tests.client.shells.both import (
     AsyncioSide,
     Others,
-    Scripted,
     Side,
     SyncSide,
     is_waiting,
-    until,
 )
+from tests.waiting import wait_until
 
 
 class Fleet:
@@ -30,15 +29,15 @@ class Fleet:
 
     def __init__(self, side: Side) -> None:
         self._side = side
-        self.made: list[Scripted] = []
+        self.made: list[StandIn] = []
 
-    def __call__(self, queue: str) -> Scripted:
-        sender = self._side.scripted(queue)
+    def __call__(self, queue: str) -> StandIn:
+        sender = self._side.stand_in(queue)
         self.made.append(sender)
         return sender
 
     @property
-    def closed(self) -> list[Scripted]:
+    def closed(self) -> list[StandIn]:
         return [sender for sender in self.made if sender.is_closed]
 
 
@@ -68,7 +67,7 @@ def test_a_connection_is_made_when_there_is_none_and_kept_when_it_comes_back(
 ) -> None:
     [connection] = borrowed(pool, 1)
     assert (connection.queue, connection.is_fresh) == ("a", True)
-    assert not connection.sender.opened, "who borrows it opens it"
+    assert not connection.sender._running, "who borrows it opens it"
 
     connection.sender.open()
     pool.give_back(connection, is_usable=True)
@@ -157,7 +156,7 @@ def test_many_that_wait_all_get_one(pool: Any, others: Others) -> None:
         pool.give_back(connection, is_usable=True)
         return True
 
-    busy: list[Scripted] = []
+    busy: list[StandIn] = []
 
     assert all(call.result(30) for call in [others.begin(send) for _ in range(100)])
 
@@ -172,7 +171,7 @@ def test_a_fresh_connection_is_new_and_those_like_the_stale_one_are_closed(
     fresh = pool.borrow("a", 1.0, is_fresh=True)
 
     assert fresh.is_fresh
-    until(lambda: len(fleet.closed) == 3, "they are closed")
+    wait_until(lambda: len(fleet.closed) == 3, "they are closed")
     assert not fresh.sender.is_closed
 
 
@@ -186,7 +185,7 @@ def test_closing_that_fails_harms_nobody(pool: Any, fleet: Fleet) -> None:
     connection.sender.close = broken
     pool.give_back(connection, is_usable=False)
 
-    until(lambda: connection.sender.is_closed, "it is closed")
+    wait_until(lambda: connection.sender.is_closed, "it is closed")
 
 
 def test_what_is_idle_for_long_is_closed_but_one_of_each_wanted_queue(
@@ -202,7 +201,7 @@ def test_what_is_idle_for_long_is_closed_but_one_of_each_wanted_queue(
     clock.advance(IDLE_SECONDS_MAX + 1)
     pool.trim(keep=frozenset("a"))
 
-    until(lambda: len(fleet.closed) == 3, "three are closed")
+    wait_until(lambda: len(fleet.closed) == 3, "three are closed")
     assert sorted(sender.entity_name for sender in fleet.closed) == ["a", "b", "b"]
 
 
@@ -220,7 +219,7 @@ def test_closing_closes_what_is_idle_and_what_is_lent_when_it_comes_back(
     assert idle.sender.is_closed
     pool.give_back(lent, is_usable=True)
 
-    until(lambda: lent.sender.is_closed, "the lent one is closed")
+    wait_until(lambda: lent.sender.is_closed, "the lent one is closed")
     assert not pool.has_ready("a")
     pool.close()
 

@@ -19,9 +19,9 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from tests.client.shells.both import until
 from tests.client.shells.stage import Stage
 from tests.pairing.shells import bare
+from tests.waiting import wait_until
 
 MESSAGE = ServiceBusMessage("a")
 
@@ -89,7 +89,7 @@ def test_the_keep_alive_ends_with_its_link(stage: Stage) -> None:
     with stage.outage, pytest.raises(ServiceBusConnectionError):
         sender.send_messages(MESSAGE)
 
-    until(lambda: not is_alive(keeping), "it ends")
+    wait_until(lambda: not is_alive(keeping), "it ends")
 
 
 def test_nothing_of_a_failed_link_is_left_when_the_sender_is_closed(stage: Stage) -> None:
@@ -131,14 +131,14 @@ def test_the_socket_of_a_lost_connection_is_closed_and_not_left_to_the_collector
 ) -> None:
     sender = opened(stage)
     gc.collect()
-    until(lambda: sockets() > 0)
+    wait_until(lambda: sockets() > 0)
     before = sockets()
     gc.disable()
     try:
         with stage.outage, pytest.raises(ServiceBusConnectionError):
             sender.send_messages(MESSAGE)
         # Its own, and its peer's, which is in this process too.
-        until(lambda: sockets() <= before - 2, "both ends are closed")
+        wait_until(lambda: sockets() <= before - 2, "both ends are closed")
     finally:
         gc.enable()
 
