@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -148,6 +148,27 @@ class Receiver:
         if session is not None:
             now_ms = self.queue.runtime.now_ms()
             self.queue.release_session(session, has_expired=False, now_ms=now_ms)
+
+
+class Deleter(Receiver):
+    """A link in receive-and-delete mode. If it does not stay, it is gone when its message comes."""
+
+    def __init__(self, *arguments, stays=True, **settings):
+        super().__init__(*arguments, **settings)
+        self.stays = stays
+        self.got = []
+
+    def deliver(self, messages, *, now_ms):
+        self.credit -= len(messages)
+        for message in messages:
+            self.queue.remove(self.mailbox, [message], self._removed, message)
+
+    def _removed(self, error, message):
+        assert error is None
+        if self.stays:
+            self.got.append(message)
+        else:
+            self.queue.put_back(self.mailbox, message)
 
 
 class FakeConnection:
@@ -333,6 +354,15 @@ class World:
         receiver.mailbox.detach(receiver)
         return receiver.locks
 
+    def receive_and_delete(self, count=1, *, of="q", stays=True):
+        """The messages that a receiver in receive-and-delete mode got."""
+        receiver = Deleter(self.queue(of), stays=stays)
+        receiver.mailbox.attach()
+        receiver.flow(count)
+        self.flush()
+        receiver.mailbox.detach(receiver)
+        return receiver.got
+
     def accept(self, session_id, *, of="q", credit=0):
         receiver = Receiver(self.queue(of))
         receiver.session_granted(session_id, now_ms=self.now_ms)
@@ -408,18 +438,18 @@ class World:
             row[0]: row[1:]
             for row in self.look("SELECT id, active, deferred, scheduled, bytes FROM mailbox")
         }
-        held = {mailbox_id: Counter() for mailbox_id in claimed}
+        held = defaultdict(Counter)  # also for what a deleted entity has left to be cleaned away
         for mailbox_id, state, number, size in self.look(
             f"SELECT id >> {MAILBOX_SHIFT}, state, count(*), sum(size) FROM message GROUP BY 1, 2"
         ):
             held[mailbox_id][state] = number
             held[mailbox_id]["bytes"] += size
-        for queue in self.namespace.queues:
-            for mailbox in queue.mailboxes.values():
+        for entity in self.namespace.directory:
+            for mailbox in entity.mailboxes.values():
                 counters = mailbox.counters
                 found = held[counters.mailbox_id]
                 truth = (found[0], found[1], found[2], found["bytes"])
-                where = (queue.name, mailbox.kind)
+                where = (entity.name, mailbox.kind)
                 assert (
                     where,
                     (counters.active, counters.deferred, counters.scheduled, counters.bytes),

@@ -242,33 +242,6 @@ def test_an_entity_that_cannot_be_contacted_has_no_links(bus, broker):
 # the service's failures
 
 
-def test_throttling_lets_the_asked_for_share_through(bus, broker):
-    sender = bus.sender()
-    with broker.faults.throttle("orders", rate=0.5, seed=7) as fault:
-        sent = [is_sent(sender, f"{number}") for number in range(20)]
-        bus.send("unhindered", queue="other")
-    assert 4 <= sum(sent) <= 16, "by this seed"
-    assert fault.hits == 20 - sum(sent)
-    assert bus.left_bodies() == [f"{number}" for number in range(20) if sent[number]]
-
-
-def is_sent(sender, body: str) -> bool:
-    try:
-        sender.send_messages(message(body))
-    except ServiceBusServerBusyError as error:
-        assert "com.microsoft:server-busy" in str(error)  # noqa: PT017
-        return False
-    return True
-
-
-def test_the_same_script_and_seed_make_the_same_outage(bus, broker):
-    sender, outages = bus.sender(), []
-    for seed in (7, 7, 11):
-        with broker.faults.script([(0, Throttle("orders", rate=0.5))], seed=seed):
-            outages.append([is_sent(sender, "x") for _ in range(20)])
-    assert outages[0] == outages[1] != outages[2]
-
-
 def test_a_throttled_client_gets_through_with_its_retries(bus, broker):
     client = bus.connect(**PATIENT)
     with broker.faults.throttle("orders", rate=0.5, seed=1) as fault:
@@ -419,30 +392,18 @@ def test_what_hangs_is_done_when_it_no_longer_does(bus, broker, entity):
     assert [str(one) for one in take(receiver)] == ["late"], "an unknown outcome, for the sender"
 
 
-def test_an_entity_that_hangs_leaves_others_alone(bus, broker):
-    other = bus.sender("other")
-    with broker.faults.hang("orders"):
-        other.send_messages(message("quick"), timeout=30)
-    assert bus.left_bodies("other") == ["quick"]
-
-
 # slow
 
 
-@pytest.mark.parametrize(
-    ("entity", "distribution"),
-    [(None, "constant"), ("orders", "constant"), ("orders", "uniform"), (None, "exponential")],
-)
-def test_a_slow_namespace_delays_answers(bus, broker, entity, distribution):
+@pytest.mark.parametrize("entity", [None, "orders"], ids=["namespace", "entity"])
+def test_a_slow_namespace_delays_answers(bus, broker, entity):
     sender = bus.sender()
     began = time.monotonic()
-    settings = {"latency_seconds": 0.1, "distribution": distribution, "seed": 1}
-    with broker.faults.slow(entity, **settings) as fault:
+    with broker.faults.slow(entity, latency_seconds=0.1) as fault:
         for number in range(5):
             sender.send_messages(message(f"{number}"))
-    took = time.monotonic() - began
+    assert time.monotonic() - began >= 0.5
     assert fault.hits >= 5
-    assert took >= (0.5 if distribution == "constant" else 0.1)
     assert bus.left_bodies() == ["0", "1", "2", "3", "4"]
 
 
@@ -458,13 +419,6 @@ def test_limited_bandwidth_delays_both_directions(bus, broker, entity):
         began = time.monotonic()
         take(receiver, 2)
         assert time.monotonic() - began >= 0.5
-
-
-def test_a_latency_ends_with_its_fault(bus, broker):
-    sender = bus.sender()
-    with broker.faults.slow("orders", latency_seconds=3600), refused(OperationTimeoutError):
-        sender.send_messages(message("late"), timeout=QUICK)
-    assert bus.left_bodies() == ["late"]
 
 
 # unknown outcomes
@@ -550,44 +504,23 @@ def test_other_namespaces_do_not_notice(shell):
         assert broker["b"].faults.active() == []
 
 
-def test_a_timed_fault_ends_by_itself(bus, broker):
-    fault = broker.faults.cannot_send("orders", seconds=30)
-    with refused(ServiceBusError):
-        bus.send("meanwhile")
-    assert fault.ends_at - fault.starts_at == 30
-    bus.advance(30)
-    bus.send("after")
-    assert (fault.state, broker.faults.active()) == ("over", [])
-    fault.clear()
-
-
 def test_a_script_goes_by_the_clock(bus, broker):
-    script = broker.faults.script(
-        [(0, Throttle("orders", seconds=10)), (60, Unreachable(seconds=10)), (90, Hang())]
-    )
-    with refused(ServiceBusServerBusyError):
-        bus.send("busy")
-    bus.advance(10)
-    bus.send("between")
-    bus.advance(50)
-    with refused(ServiceBusConnectionError):
-        bus.send("gone")
-    bus.advance(10)
-    bus.send("back")
-    assert [one.state for one in script.faults] == ["over", "over", "planned"]
-    script.clear()
+    steps = [(0, Throttle("orders", seconds=10)), (60, Unreachable(seconds=10)), (90, Hang())]
+    with broker.faults.script(steps) as script:
+        with refused(ServiceBusServerBusyError, "com.microsoft:server-busy"):
+            bus.send("busy")
+        bus.advance(10)
+        bus.send("between")
+        bus.advance(50)
+        with refused(ServiceBusConnectionError):
+            bus.send("gone")
+        bus.advance(10)
+        bus.send("back")
+        assert [one.state for one in script.faults] == ["over", "over", "planned"]
     bus.advance(60)
     bus.send("for good")
     assert bus.left_bodies() == ["between", "back", "for good"]
-
-
-def test_all_can_be_cleared_at_once(bus, broker):
-    broker.faults.cannot_send()
-    broker.faults.cannot_receive()
-    assert [one.fault.kind for one in broker.faults.active()] == ["cannot_send", "cannot_receive"]
-    broker.faults.clear()
-    bus.send("fine")
-    assert [str(one) for one in take(bus.receiver())] == ["fine"]
+    assert broker.faults.active() == []
 
 
 def test_a_broker_stops_in_the_middle_of_everything(shell):

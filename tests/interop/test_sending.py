@@ -13,8 +13,6 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
-    ServiceBusError,
-    ServiceBusQuotaExceededError,
 )
 
 from tests.interop.bus import take
@@ -62,62 +60,11 @@ def test_a_batch_keeps_its_order_and_each_messages_own_properties(bus):
     assert [m.sequence_number for m in messages] == list(range(1, 51))
 
 
-def test_batches_and_single_messages_keep_the_order_of_their_sends(bus):
-    sender = bus.sender()
-    sender.send_messages(ServiceBusMessage("0"))
-    sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
-    sender.send_messages(ServiceBusMessage("3"))
-    sender.send_messages([ServiceBusMessage("4")])
-    assert bus.left_bodies() == ["0", "1", "2", "3", "4"]
-
-
 def test_an_empty_list_and_an_empty_batch_send_nothing(bus):
     sender = bus.sender()
     sender.send_messages([])
     sender.send_messages(sender.create_message_batch())
     assert bus.left() == []
-
-
-@pytest.mark.req("B-10")
-@pytest.mark.queue(requires_session=True)
-def test_a_batch_with_one_bad_message_is_refused_as_a_whole(bus):
-    sender = bus.sender()
-    good = [ServiceBusMessage("good", session_id="s") for _ in range(3)]
-    with pytest.raises(ServiceBusError, match="not-allowed"):
-        sender.send_messages([*good, ServiceBusMessage("without a session")])
-    sender.send_messages(ServiceBusMessage("afterwards", session_id="s"))
-    receiver = bus.receiver(session_id="s")
-    assert [str(m) for m in receiver.peek_messages(10, sequence_number=1)] == ["afterwards"]
-
-
-@pytest.mark.req("B-10")
-@pytest.mark.req("B-05")
-@pytest.mark.queue(max_size_in_megabytes=1)
-def test_a_batch_that_would_overfill_the_queue_is_refused_as_a_whole(bus):
-    sender = bus.sender()
-    block = "x" * (200 * KILOBYTE)
-    for _ in range(4):
-        sender.send_messages(ServiceBusMessage(block))
-    many = [ServiceBusMessage("x" * (60 * KILOBYTE)) for _ in range(4)]
-    with pytest.raises(ServiceBusQuotaExceededError):
-        sender.send_messages(many)
-    assert len(bus.left()) == 4
-
-
-@pytest.mark.req("B-05")
-@pytest.mark.queue(max_size_in_megabytes=1)
-def test_a_full_queue_refuses_until_something_is_taken_out(bus):
-    sender = bus.sender()
-    block = "x" * (200 * KILOBYTE)
-    for _ in range(5):
-        sender.send_messages(ServiceBusMessage(block))
-    with pytest.raises(ServiceBusQuotaExceededError):
-        sender.send_messages(ServiceBusMessage(block))
-    receiver = bus.receiver()
-    [message] = take(receiver)
-    receiver.complete_message(message)
-    sender.send_messages(ServiceBusMessage(block))
-    assert len(bus.left()) == 5
 
 
 @both_clients
@@ -148,25 +95,6 @@ def test_the_sdk_learns_the_limit_from_the_link(bus):
     batch = sender.create_message_batch(max_size_in_bytes=KILOBYTE)
     with pytest.raises(MessageSizeExceededError):
         batch.add_message(ServiceBusMessage("x" * KILOBYTE))
-
-
-@pytest.mark.req("B-09")
-@pytest.mark.queue(max_message_size_in_kilobytes=2048)
-def test_a_queue_with_a_larger_limit_accepts_a_larger_message(bus):
-    body = bytes(range(256)) * 7000  # 1.7 MiB: above the frame sizes of both sides
-    bus.send(body)
-    [message] = take(bus.receiver())
-    assert b"".join(message.body) == body
-
-
-@pytest.mark.req("B-01")
-def test_a_sender_needs_no_receiver_and_a_burst_waits(bus):
-    sender = bus.sender()
-    for start in range(0, 500, 100):
-        sender.send_messages([ServiceBusMessage(f"{n}") for n in range(start, start + 100)])
-    sender.close()
-    taken = take(bus.receiver(prefetch_count=100), 500)
-    assert [str(m) for m in taken] == [f"{n}" for n in range(500)]
 
 
 @both_clients
@@ -228,35 +156,6 @@ def test_a_queue_name_may_have_slashes(bus):
     receiver.complete_message(b)
     assert bus.left(path) == []
     assert bus.left_bodies(path, "deadletter") == ["a"]
-
-
-@pytest.mark.req("B-07")
-@pytest.mark.queue(requires_duplicate_detection=True)
-def test_a_duplicate_is_accepted_and_dropped(bus):
-    bus.send("first", message_id="order-1")
-    bus.send("again", message_id="order-1")
-    bus.send("other", message_id="order-2")
-    receiver = bus.receiver()
-    [first, other] = take(receiver, 2)
-    assert (str(first), str(other)) == ("first", "other")
-    receiver.complete_message(first)
-    bus.send("again", message_id="order-1")  # completed, yet remembered within the window
-    assert bus.left_bodies() == ["other"]
-
-
-@pytest.mark.req("B-07")
-@pytest.mark.queue(requires_duplicate_detection=True)
-def test_duplicates_inside_one_batch_and_against_earlier_ones_are_dropped(bus):
-    sender = bus.sender()
-    sender.send_messages(ServiceBusMessage("a", message_id="1"))
-    sender.send_messages(
-        [
-            ServiceBusMessage("a again", message_id="1"),
-            ServiceBusMessage("b", message_id="2"),
-            ServiceBusMessage("b again", message_id="2"),
-        ]
-    )
-    assert bus.left_bodies() == ["a", "b"]
 
 
 @pytest.mark.req("B-07")

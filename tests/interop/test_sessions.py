@@ -62,16 +62,6 @@ def test_every_settlement_works_in_a_session(bus):
 
 
 @SESSIONS
-def test_an_abandoned_message_comes_before_those_behind_it(bus):
-    send(bus, "s", "1", "2", "3")
-    receiver = bus.receiver(session_id="s")
-    [first] = take(receiver)
-    receiver.abandon_message(first)
-    messages = take(receiver, 3)
-    assert [str(m) for m in messages] == ["1", "2", "3"]
-
-
-@SESSIONS
 def test_receive_and_delete_works_in_a_session(bus):
     send(bus, "s", "1", "2")
     receiver = bus.receiver(session_id="s", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
@@ -89,18 +79,6 @@ def test_prefetch_in_a_session_and_what_was_buffered_comes_again(bus):
         assert str(second) == "1"
     again = take(bus.receiver(session_id="s"), 9)
     assert [str(m) for m in again] == [f"{n}" for n in range(1, 10)]
-
-
-@both_clients
-@SESSIONS
-def test_the_iterator_works_in_a_session(bus):
-    send(bus, "s", "1", "2", "3")
-    receiver = bus.receiver(session_id="s", max_wait_time=0.5)
-    seen = []
-    for message in receiver:
-        receiver.complete_message(message)
-        seen.append(str(message))
-    assert seen == ["1", "2", "3"]
 
 
 @SESSIONS
@@ -238,14 +216,6 @@ def test_a_session_lock_that_ended_is_lost_and_its_messages_return(bus):
 
 
 @SESSIONS
-def test_an_ended_session_lock_cannot_be_renewed(bus):
-    receiver = bus.receiver(session_id="s")
-    bus.advance(31)
-    with pytest.raises(SessionLockLostError):
-        receiver.session.renew_lock()
-
-
-@SESSIONS
 def test_the_sessions_of_a_queue_can_be_listed(bus):
     assert list(bus.client.list_queue_sessions(bus.queue)) == []
     send(bus, "with messages", "x", "y")
@@ -254,20 +224,6 @@ def test_the_sessions_of_a_queue_can_be_listed(bus):
     with bus.receiver(session_id="with neither"):
         pass
     assert sorted(bus.client.list_queue_sessions(bus.queue)) == ["with messages", "with state"]
-
-
-@SESSIONS
-def test_sessions_can_be_listed_by_when_their_state_was_set(bus):
-    send(bus, "messages only", "x")
-    with bus.receiver(session_id="early") as receiver:
-        receiver.session.set_state("s")
-    bus.advance(10)
-    between = datetime.fromtimestamp(bus.clock(), UTC)
-    bus.advance(10)
-    with bus.receiver(session_id="late") as receiver:
-        receiver.session.set_state("s")
-    listed = bus.client.list_queue_sessions(bus.queue, state_updated_after=between)
-    assert list(listed) == ["late"]
 
 
 @SESSIONS

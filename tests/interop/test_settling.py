@@ -12,7 +12,6 @@ import pytest
 from azure.servicebus import ServiceBusMessageState, ServiceBusReceiveMode
 from azure.servicebus.exceptions import (
     MessageLockLostError,
-    MessageNotFoundError,
 )
 
 from tests.interop.bus import receive_one, take
@@ -73,49 +72,6 @@ def test_a_deferred_message_comes_only_by_its_number(bus):
     assert bus.left_bodies() == ["now"]
 
 
-def test_a_deferred_message_can_be_abandoned_dead_lettered_and_renewed(bus):
-    bus.send("a", "b")
-    receiver = bus.receiver()
-    numbers = []
-    for message in take(receiver, 2):
-        receiver.defer_message(message)
-        numbers.append(message.sequence_number)
-    a, b = receiver.receive_deferred_messages(numbers)
-    before = a.locked_until_utc
-    bus.advance(1)
-    assert receiver.renew_message_lock(a) > before
-    receiver.abandon_message(a)
-    receiver.dead_letter_message(b, reason="stale")
-    [again] = receiver.receive_deferred_messages(numbers[0])
-    assert str(again) == "a"
-    [dead] = bus.left(sub_queue=DEAD_LETTER)
-    assert (str(dead), dead.dead_letter_reason) == ("b", "stale")
-
-
-def test_a_deferred_message_is_deleted_in_receive_and_delete_mode(bus):
-    bus.send("once")
-    receiver = bus.receiver()
-    message = receive_one(receiver)
-    receiver.defer_message(message)
-    taker = bus.receiver(receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
-    [taken] = taker.receive_deferred_messages(message.sequence_number)
-    assert str(taken) == "once"
-    assert bus.left() == []
-
-
-@pytest.mark.parametrize("asked", [[4711], [1, 4711]], ids=["unknown", "one known, one unknown"])
-def test_asking_for_a_number_that_is_not_deferred_is_an_error(bus, asked):
-    bus.send("deferred", "active")
-    receiver = bus.receiver()
-    receiver.defer_message(receive_one(receiver))
-    with pytest.raises(MessageNotFoundError):
-        receiver.receive_deferred_messages(asked)
-    with pytest.raises(MessageNotFoundError):
-        receiver.receive_deferred_messages([2])  # it exists, but is active
-    [message] = receiver.receive_deferred_messages([1])
-    assert str(message) == "deferred", "a refused request locks nothing"
-
-
 def test_receive_and_delete_removes_the_message_at_once(bus):
     bus.send("a", "b")
     receiver = bus.receiver(receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
@@ -150,24 +106,6 @@ def test_the_iterator_yields_until_nothing_comes_for_its_wait(bus):
         seen.append(str(message))
     assert seen == ["a", "b", "c"]
     assert bus.left() == []
-
-
-@both_clients
-def test_the_iterator_with_prefetch_and_receive_and_delete(bus):
-    bus.send("a", "b", "c")
-    receiver = bus.receiver(
-        receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE, prefetch_count=10, max_wait_time=0.5
-    )
-    assert [str(message) for message in receiver] == ["a", "b", "c"]
-    assert bus.left() == []
-
-
-def test_a_locked_message_is_not_given_to_another_receiver(bus):
-    bus.send("a", "b")
-    receiver, other = bus.receiver(), bus.receiver()
-    assert str(receive_one(receiver)) == "a"
-    assert str(receive_one(other)) == "b"
-    assert other.receive_messages(max_wait_time=0.3) == []
 
 
 @both_clients
@@ -230,55 +168,6 @@ def test_a_lock_that_ended_is_lost_for_settlement_and_renewal(bus):
     for message in again:
         receiver.complete_message(message)
     assert bus.left() == []
-
-
-@pytest.mark.queue(lock_duration=timedelta(seconds=30))
-def test_a_lock_that_ended_is_lost_for_every_kind_of_settlement_by_token(bus):
-    bus.send("a", "b", "c", "d")
-    owner, other = bus.receiver(), bus.receiver()
-    a, b, c, d = take(owner, 4)
-    bus.advance(31)
-    for settle, message in (
-        (other.complete_message, a),
-        (other.abandon_message, b),
-        (other.defer_message, c),
-        (other.dead_letter_message, d),
-    ):
-        with pytest.raises(MessageLockLostError):
-            settle(message)
-    assert bus.left_bodies() == ["a", "b", "c", "d"]
-
-
-@pytest.mark.queue(lock_duration=timedelta(seconds=30))
-def test_a_deferred_message_falls_back_to_deferred_when_its_lock_ends(bus):
-    bus.send("a")
-    receiver = bus.receiver()
-    number = receive_one_and_defer(receiver)
-    [locked] = receiver.receive_deferred_messages(number)
-    bus.advance(31)
-    with pytest.raises(MessageLockLostError):
-        receiver.renew_message_lock(locked)
-    [shown] = bus.left()
-    assert shown.state == ServiceBusMessageState.DEFERRED
-    [again] = receiver.receive_deferred_messages(number)
-    receiver.complete_message(again)
-    assert bus.left() == []
-
-
-def receive_one_and_defer(receiver):
-    message = receive_one(receiver)
-    receiver.defer_message(message)
-    return message.sequence_number
-
-
-def test_a_deferred_message_that_is_locked_is_not_given_twice(bus):
-    bus.send("a")
-    receiver, other = bus.receiver(), bus.receiver()
-    number = receive_one_and_defer(receiver)
-    [locked] = receiver.receive_deferred_messages(number)
-    with pytest.raises(MessageNotFoundError):
-        other.receive_deferred_messages(number)
-    receiver.complete_message(locked)
 
 
 @both_clients

@@ -209,22 +209,6 @@ def test_lists_are_sorted_and_complete(site):
     assert site.get("t-b/subscriptions").titles == ["a-x", "A0", "b", "C"]
 
 
-def test_pages_lead_to_the_next_until_there_is_none(site):
-    for number in range(250):
-        site.queue(f"q{number:03}")
-
-    found, address, pages = [], "/$Resources/queues", 0
-    while address:
-        answer = site.ask("GET", address)
-        found += answer.titles
-        links = [link.get("href") for link in answer.xml.findall(f"{{{ATOM}}}link")]
-        address = links[1].partition("localhost:5671")[2] if len(links) == 2 else None
-        pages += 1
-
-    assert found == [f"q{number:03}" for number in range(250)]
-    assert pages == 3
-
-
 @pytest.mark.parametrize(
     ("query", "titles"),
     [

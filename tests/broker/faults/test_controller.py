@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import sqlite3
 
 import pytest
 
@@ -90,19 +89,6 @@ def test_an_entitys_fault_leaves_the_port_open(world, controller):
     assert port.told == []
 
 
-def test_a_full_disk_refuses_a_send_and_loses_nothing(world, controller):
-    assert world.send(encoded(b"before")) == [1]
-    entry = controller.start(DiskFull())
-    error = world.send(encoded(b"meanwhile"))
-    assert error.condition == "amqp:internal-error"
-    assert "database or disk is full" in error.description
-    controller.clear([entry])
-    assert isinstance(world.send(encoded(b"after")), list)
-    assert len(world.sequences()) == 2
-    world.check_counters()
-    assert entry.hits >= 1
-
-
 def test_a_slow_disk_is_waited_for_and_let_go(world, controller):
     entry = controller.start(SlowDisk(latency_seconds=3600))
     _, told = world.submit(encoded())
@@ -145,12 +131,6 @@ def test_a_namespace_closes_in_the_middle_of_a_fault(world, controller):
     world.submit(encoded())
     world.restart()
     assert len(world.sequences()) == 1
-
-
-def test_the_error_of_a_full_disk_is_sqlites(world, controller):
-    controller.start(DiskFull())
-    with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
-        world.namespace.committer.before_commit()
 
 
 def test_the_log_says_when_a_fault_starts_when_it_is_over_and_when_it_is_cleared(

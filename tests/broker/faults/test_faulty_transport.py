@@ -6,7 +6,7 @@ import pytest
 
 from pairbus.amqp.engine import Attached, Detached, RemoteAttach, SessionBegun, Transferred
 from pairbus.broker.entities.policies import Right
-from pairbus.broker.faults import CannotContact, CutInTransfer, Hang, Slow, Unreachable
+from pairbus.broker.faults import CutInTransfer, Hang, Slow, Unreachable
 from pairbus.broker.faults.faulty_transport import DelayLine, FaultyTransport
 from pairbus.broker.links import paths
 from tests.broker.faults.examples import active
@@ -162,15 +162,6 @@ def test_a_connection_that_lost_nothing_goes_on(connection):
     assert not connection.is_closing
     connection.faulty_transport.received_bytes(b"a")
     assert connection.took == [b"a"]
-
-
-def test_cannot_contact_cuts_at_once_and_when_a_client_sends(connection):
-    connection.namespace.active_faults = active(CannotContact())
-    connection.faulty_transport.received_bytes(b"AMQP")
-    assert connection.is_closing
-    other = Connection()
-    other.suffer(CannotContact())
-    assert other.is_closing
 
 
 def test_latency_is_waited_for(connection):

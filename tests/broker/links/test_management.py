@@ -178,26 +178,6 @@ def test_a_request_counts_as_use_of_the_queue(world):
 # -- peek -------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("B-03")
-def test_peek_goes_on_from_a_number_and_ends_with_no_content(world):
-    world.send(*[encoded()] * 5)
-
-    def peek(first, count):
-        return world.ask("peek-message", {"from-sequence-number": first, "message-count": count})
-
-    assert numbers(peek(2, 2)) == [2, 3]
-    assert numbers(peek(4, 9)) == [4, 5]
-    assert peek(6, 9).status == 204
-    assert peek(2**47, 9).status == 204
-
-
-def test_peek_passes_over_what_has_expired(world):
-    world.send(encoded(ttl_ms=1000), encoded())
-    world.clock.advance(1)
-
-    assert numbers(world.ask("peek-message", PEEK | {"message-count": 9})) == [2]
-
-
 def test_peek_looks_behind_a_page_of_expired_messages(world):
     world.send(*[encoded(ttl_ms=1000)] * 3, encoded())
     world.clock.advance(1)
@@ -298,11 +278,12 @@ def test_a_deferred_message_is_received_by_its_number_under_a_lock(world):
     world.send(encoded(), encoded())
     defer(world)
 
-    answer = world.ask(
-        "receive-by-sequence-number", {"sequence-numbers": [1, 1], "receiver-settle-mode": 1}
-    )
+    body = {"sequence-numbers": [1, 1], "receiver-settle-mode": 1}
+    answer = world.ask("receive-by-sequence-number", body)
 
     assert numbers(answer) == [1]
+    again = world.ask("receive-by-sequence-number", body)
+    assert refusal(again) == (404, NOT_FOUND), "it is locked"
     (entry,) = answer.body["messages"]
     settle = {"disposition-status": "completed", "lock-tokens": [entry["lock-token"]]}
     notes = read_annotations(slice_message(entry["message"]).annotations)
@@ -415,38 +396,6 @@ def test_a_message_is_cancelled_or_activated_and_never_both(world):
 # -- batch delete -----------------------------------------------------------------------------
 
 
-def test_messages_enqueued_before_a_time_are_deleted_oldest_first(world):
-    world.send(encoded(), encoded(), encoded())
-    world.clock.advance(1)
-    before = world.now_ms
-    world.send(encoded())
-
-    answer = world.ask("batch-delete-messages", {"message-count": 2, "enqueued-time-utc": before})
-
-    assert answer.body["message-count"] == 2
-    assert world.sequences() == [3, 4]
-    rest = {"message-count": 99, "enqueued-time-utc": before}
-    assert world.ask("batch-delete-messages", rest).body["message-count"] == 1
-    assert world.ask("batch-delete-messages", rest).status == 204
-    assert [lock.message.sequence for lock in world.receive(9)] == [4]
-    world.check_counters()
-
-
-def test_locked_and_deferred_messages_are_not_batch_deleted(world):
-    world.send(*[encoded()] * 3)
-    defer(world)
-    lock = world.receive()[0]
-    world.clock.advance(1)
-
-    answer = world.ask(
-        "batch-delete-messages", {"message-count": 9, "enqueued-time-utc": world.now_ms}
-    )
-
-    assert answer.body["message-count"] == 1
-    assert world.sequences() == [1, 2]
-    assert world.settle(lock, Settlement.COMPLETE) is None
-
-
 def test_messages_of_one_session_are_batch_deleted(sessions):
     sessions.send(encoded(session="a"), encoded(session="b"), encoded(session="a"))
     sessions.clock.advance(1)
@@ -499,29 +448,6 @@ def test_a_queue_without_sessions_has_none(world, operation):
     body = {"session-id": "s", "last-updated-time": 0, "skip": 0, "top": 1}
 
     assert refusal(world.ask(operation, body)) == (400, "amqp:not-allowed")
-
-
-@pytest.mark.req("B-06", "B-12")
-def test_a_sessions_state_is_kept_apart_from_its_messages(sessions):
-    holder = sessions.accept("s")
-
-    def get():
-        answer = sessions.ask("get-session-state", {"session-id": "s"}, holder=holder)
-        return answer.body["session-state"]
-
-    def put(state):
-        body = {"session-id": "s", "session-state": state}
-        return sessions.ask("set-session-state", body, holder=holder).status
-
-    assert get() is None
-    assert put(b"state") == 200
-    assert get() == b"state"
-    sessions.crash()
-    holder = sessions.accept("s")
-    assert get() == b"state"
-    assert put(None) == 200
-
-    assert get() is None
 
 
 @pytest.mark.parametrize("state", ["text", 5, b"x" * (256 * 1024 + 1)], ids=["text", "int", "huge"])

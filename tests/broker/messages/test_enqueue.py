@@ -2,24 +2,16 @@
 
 import pytest
 
-from pairbus.amqp.codec.sections import message_id, read_annotations, slice_message
+from pairbus.amqp.codec.sections import message_id, slice_message
 from pairbus.amqp.codec.types import ULong
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, MailboxKind, Settlement
-from tests.broker.world import Receiver, encoded, ping, queue
+from tests.broker.world import encoded, queue
 
 DEAD, TRANSFER = MailboxKind.DEAD_LETTER, MailboxKind.TRANSFER_DEAD_LETTER
 
 
 # -- batches ----------------------------------------------------------------------------------
-
-
-@pytest.mark.req("B-01", "B-10")
-def test_a_batch_is_numbered_in_its_order(world):
-    assert world.send(encoded(b"a"), encoded(b"b")) == [1, 2]
-    assert world.send(encoded(b"c")) == [3]
-
-    assert [lock.message.bare[-1:] for lock in world.receive(9)] == [b"a", b"b", b"c"]
 
 
 BAD_MEMBERS = {
@@ -52,28 +44,6 @@ def test_a_batch_with_one_bad_message_is_refused_whole(make_world, bad, conditio
     assert world.send(encoded(session="s"))
 
 
-@pytest.mark.req("B-10", "B-12")
-def test_a_batch_is_in_one_transaction(world):
-    _, told = world.submit(encoded(), encoded(), encoded())
-    world.namespace.store.apply()  # and the power goes before the commit
-
-    world.crash()
-
-    assert told == []
-    assert world.sequences() == []
-    world.check_counters()
-
-
-@pytest.mark.req("B-12")
-def test_acknowledged_messages_survive_a_crash(world):
-    numbers = world.send(encoded(b"a"), encoded(b"b"))
-
-    world.crash()
-
-    assert world.sequences() == numbers
-    assert [lock.message.sequence for lock in world.receive(9)] == numbers
-
-
 @pytest.mark.req("B-05")
 def test_a_full_queue_says_so_and_has_room_again_when_messages_leave(make_world):
     world = make_world(queue(max_size_in_megabytes=1))
@@ -92,16 +62,6 @@ def test_a_full_queue_says_so_and_has_room_again_when_messages_leave(make_world)
     world.check_counters()
 
 
-def test_words_that_are_the_brokers_own_are_dropped_on_the_way_in(world):
-    world.send(
-        encoded(annotations={"x-opt-sequence-number": 99, "x-opt-locked-until": 5, "x-mine": 1})
-    )
-
-    stored = world.receive()[0].message
-
-    assert read_annotations(stored.annotations) == {"x-mine": 1}
-
-
 def test_a_message_without_an_id_gets_one_and_keeps_its_other_bytes(world):
     world.send(encoded(b"body", properties={"a": 1}))
 
@@ -112,29 +72,6 @@ def test_a_message_without_an_id_gets_one_and_keeps_its_other_bytes(world):
 
 
 # -- pings ------------------------------------------------------------------------------------
-
-
-@pytest.mark.req("B-11")
-def test_a_ping_is_accepted_and_leaves_no_trace(make_world):
-    world = make_world(queue(dead_lettering_on_message_expiration=True))
-    receiver = Receiver(world.queue())
-    receiver.mailbox.attach()
-    receiver.flow(5)
-
-    assert isinstance(world.send(ping()), list)
-    world.pass_time(5)
-
-    assert receiver.locks == []
-    assert world.sequences() == world.sequences(kind=DEAD) == []
-    assert world.ask("peek-message", {"from-sequence-number": 0, "message-count": 9}).status == 204
-    world.check_counters()
-
-
-@pytest.mark.req("B-11")
-def test_a_ping_among_messages_is_the_only_one_to_vanish(world):
-    world.send(encoded(b"a"), ping(), encoded(b"b"))
-
-    assert [lock.message.bare[-1:] for lock in world.receive(9)] == [b"a", b"b"]
 
 
 LIKE_PINGS = {
@@ -161,29 +98,11 @@ def test_a_ping_without_any_body_section_is_a_ping(world):
     assert world.sequences() == []
 
 
-# -- partitions -------------------------------------------------------------------------------
-
-
 # -- duplicate detection: a message id counts once within the window --------------------------
 
 
 def without_duplicates(**settings):
     return queue(requires_duplicate_detection=True, **settings)
-
-
-@pytest.mark.req("B-07")
-def test_a_duplicate_is_accepted_and_dropped_within_the_window(make_world):
-    world = make_world(without_duplicates())
-    assert world.send(encoded(message_id="x")) == [1]
-
-    world.clock.advance(599)
-    assert isinstance(world.send(encoded(message_id="x")), list)
-    assert world.sequences() == [1]
-    world.clock.advance(1)
-    world.send(encoded(message_id="x"))
-
-    assert len(world.sequences()) == 2
-    world.check_counters()
 
 
 @pytest.mark.req("B-07")
@@ -195,30 +114,6 @@ def test_duplicates_within_one_batch_and_while_the_first_is_on_its_way(make_worl
     world.flush()
 
     assert (first, second) == ([None], [None])
-    assert len(world.sequences()) == 2
-
-
-@pytest.mark.req("B-07")
-@pytest.mark.parametrize("ending", ["restart", "crash"])
-def test_the_window_goes_on_after_a_restart(make_world, ending):
-    world = make_world(without_duplicates())
-    world.send(encoded(message_id="x"))
-
-    getattr(world, ending)()
-    world.clock.advance(300)
-    world.send(encoded(message_id="x"))
-    assert world.sequences() == [1]
-    world.pass_time(300)
-    world.send(encoded(message_id="x"))
-
-    assert len(world.sequences()) == 2
-
-
-def test_messages_without_an_id_are_no_duplicates_of_each_other(make_world):
-    world = make_world(without_duplicates())
-
-    world.send(encoded(b"same"), encoded(b"same"))
-
     assert len(world.sequences()) == 2
 
 

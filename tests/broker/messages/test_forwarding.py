@@ -8,7 +8,7 @@ import pytest
 from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import Status
-from pairbus.broker.message import MessageState, stamped
+from pairbus.broker.message import stamped
 from pairbus.broker.messages.lifecycle import MailboxKind
 from tests.broker.world import application_properties, encoded, queue
 
@@ -44,14 +44,6 @@ def test_four_hops_are_allowed_and_five_are_not(make_world):
     reason = application_properties(dead)
     assert reason["DeadLetterReason"] == "MaxTransferHopCountExceeded"
     assert "4 times" in reason["DeadLetterErrorDescription"]
-
-
-def test_a_circle_ends_in_the_transfer_dead_letter_queue(make_world):
-    world = make_world(queue("a", forward_to="b"), queue("b", forward_to="a"))
-
-    assert world.send(encoded(), to="a") == [1]
-
-    assert world.sequences(of="a", kind=TRANSFER) == [1]
 
 
 DEAD_ENDS = {
@@ -105,35 +97,6 @@ def test_an_unreadable_id_does_no_harm_when_forwarded(make_world, bad):
         assert world.sequences(of="b") == []
     world.check_counters()
     assert world.send(encoded(), to="a")
-
-
-@pytest.mark.req("B-05")
-def test_a_scheduled_message_appears_at_its_time_under_a_new_number(world):
-    numbers = world.send(encoded(b"later", due_ms=world.now_ms + 10_000), encoded(b"now"))
-
-    assert numbers == [1, 2]
-    assert world.rows(columns="state") == {1: MessageState.SCHEDULED, 2: MessageState.ACTIVE}
-    world.pass_time(9.999)
-    assert [lock.message.sequence for lock in world.receive(9)] == [2]
-    world.pass_time(0.001)
-
-    found = world.receive(9)
-    assert [lock.message.sequence for lock in found] == [3]
-    assert found[0].message.enqueued_sequence == 1
-    assert found[0].message.enqueued_ms == world.now_ms
-    assert world.queue().main.counters.scheduled == 0
-    world.check_counters()
-
-
-@pytest.mark.req("B-05", "B-12")
-@pytest.mark.parametrize("ending", ["restart", "crash"])
-def test_a_schedule_outlives_the_broker(world, ending):
-    world.send(encoded(due_ms=world.now_ms + 10_000))
-
-    getattr(world, ending)()
-    world.pass_time(10)
-
-    assert [lock.message.sequence for lock in world.receive()] == [2]
 
 
 def test_a_session_is_available_only_when_its_scheduled_message_is(make_world):

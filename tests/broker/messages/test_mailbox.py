@@ -1,6 +1,6 @@
 """A mailbox in memory: who is next, what is locked, and until when."""
 
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -156,27 +156,7 @@ def test_a_message_is_found_in_memory_or_on_the_disk(store):
     assert mailbox.find(2) is None
 
 
-def test_numbers_go_on_where_the_file_left_off(store):
-    mailbox = make(store, sequences=[1, 7])
-
-    assert mailbox.next_sequence() == 8
-    assert mailbox.next_sequence() == 9
-
-
 # -- locks ------------------------------------------------------------------------------------
-
-
-@pytest.mark.req("B-03")
-def test_a_lock_is_valid_until_its_time(store):
-    mailbox = make(store, sequences=[1])
-    taker = Taker()
-    mailbox.has_credit(taker)
-
-    lock = lock_next(mailbox, taker, until_ms=100)
-
-    assert mailbox.valid_lock(lock.token, now_ms=99) is lock
-    assert mailbox.valid_lock(lock.token, now_ms=100) is None
-    assert mailbox.valid_lock(uuid4().bytes, now_ms=0) is None
 
 
 def test_a_lock_is_not_valid_while_its_message_is_being_changed(store):

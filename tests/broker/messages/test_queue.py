@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from pairbus.amqp.codec.sections import message_id, slice_message
 from pairbus.broker.message import MessageState
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from tests.broker.world import Receiver, application_properties, encoded, queue
@@ -41,20 +40,6 @@ def test_messages_that_are_completed_together_are_deleted_and_no_others(world):
     assert sequences(world.receive(9)) == [3, 5, 9]
 
 
-@pytest.mark.req("B-03")
-def test_a_released_message_is_first_again_and_not_counted(world):
-    world.send(encoded(), encoded())
-    lock = world.receive()[0]
-
-    assert world.settle(lock, RELEASE) is None
-
-    again = world.receive(9)
-    assert [(lock.message.sequence, lock.message.delivery_count) for lock in again] == [
-        (1, 0),
-        (2, 0),
-    ]
-
-
 def test_a_deferred_message_that_is_released_is_deferred_as_before(world):
     world.send(encoded())
     world.settle(world.receive()[0], DEFER)
@@ -66,45 +51,6 @@ def test_a_deferred_message_that_is_released_is_deferred_as_before(world):
 
     assert world.rows() == {1: (MessageState.DEFERRED, 0)}
     assert world.ask("receive-by-sequence-number", body).status == 200
-
-
-@pytest.mark.req("B-03")
-def test_a_dead_letter_keeps_its_number_and_says_why(world):
-    world.send(encoded(b"body", message_id="m", properties={"mine": 1}, ttl_ms=60_000))
-    lock = world.receive()[0]
-
-    assert world.settle(lock, DEAD_LETTER, reason="why", description="because") is None
-
-    assert world.sequences() == []
-    dead = world.receive(kind=DEAD)[0].message
-    assert dead.sequence == 1
-    assert application_properties(dead) == {
-        "mine": 1,
-        "DeadLetterReason": "why",
-        "DeadLetterErrorDescription": "because",
-    }
-    assert message_id(slice_message(dead.bare)) == "m"
-    world.pass_time(3600)
-    assert world.sequences(kind=DEAD) == [1]  # dead letters do not expire
-    world.check_counters()
-
-
-@pytest.mark.req("B-03")
-def test_dead_letters_can_be_settled_like_any_message_but_not_dead_lettered_again(world):
-    world.send(*[encoded()] * 4)
-    for lock in world.receive(4):
-        world.settle(lock, DEAD_LETTER)
-    first, second, third, fourth = world.receive(9, kind=DEAD)
-
-    assert world.settle(first, COMPLETE, kind=DEAD) is None
-    assert world.settle(second, ABANDON, kind=DEAD) is None
-    assert world.settle(third, DEFER, kind=DEAD) is None
-    refusal = world.settle(fourth, DEAD_LETTER, kind=DEAD)
-
-    assert refusal.condition == "amqp:not-allowed"
-    assert world.rows(kind=DEAD) == {2: (0, 1), 3: (1, 0), 4: (0, 0)}
-    assert world.settle(fourth, COMPLETE, kind=DEAD) is None  # its lock is as it was
-    world.check_counters()
 
 
 def test_dead_letters_are_delivered_in_the_order_of_their_numbers(world):
@@ -120,19 +66,6 @@ def test_dead_letters_are_delivered_in_the_order_of_their_numbers(world):
     assert receiver.sequences == [1, 3, 4]
 
 
-@pytest.mark.parametrize("settlement", [COMPLETE, ABANDON, DEFER, DEAD_LETTER])
-def test_a_message_is_settled_once(world, settlement):
-    world.send(encoded())
-    lock = world.receive()[0]
-
-    first = world.start_settling(lock, settlement)
-    assert world.settle(lock, COMPLETE) == LOCK_LOST
-
-    assert first == [None]
-    assert world.settle(lock, COMPLETE) == LOCK_LOST
-    world.check_counters()
-
-
 @pytest.mark.req("B-03")
 @pytest.mark.parametrize("settlement", [ABANDON, DEFER, DEAD_LETTER])
 def test_properties_may_be_changed_on_the_way(world, settlement):
@@ -146,29 +79,6 @@ def test_properties_may_be_changed_on_the_way(world, settlement):
     stored = world.namespace.store.read_one(mailbox_id, 1)
     assert application_properties(stored) == {"a": 1, "b": 3, "c": "new"}
     world.check_counters()
-
-
-@pytest.mark.req("B-12")
-@pytest.mark.parametrize("settlement", [COMPLETE, ABANDON, DEFER, DEAD_LETTER])
-def test_settled_messages_stay_settled_after_a_crash(world, settlement):
-    world.send(encoded())
-    world.settle(world.receive()[0], settlement)
-    before = world.rows(), world.rows(kind=DEAD)
-
-    world.crash()
-
-    assert (world.rows(), world.rows(kind=DEAD)) == before
-    world.check_counters()
-
-
-def test_locks_do_not_outlive_the_broker_and_cost_no_delivery(world):
-    world.send(encoded())
-    lock = world.receive()[0]
-
-    world.crash()
-
-    assert world.settle(lock, COMPLETE) == LOCK_LOST
-    assert world.receive()[0].message.delivery_count == 0
 
 
 # -- receive and delete -----------------------------------------------------------------------
@@ -205,42 +115,6 @@ def test_an_undelivered_message_returns_to_its_place(world):
 # -- time -------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("B-04", "B-05")
-@pytest.mark.parametrize("kept", [True, False], ids=["dead-lettered", "gone"])
-@pytest.mark.parametrize("found_by", ["the sweep", "a receiver"])
-def test_an_expired_message_is_not_delivered(make_world, kept, found_by):
-    world = make_world(queue(dead_lettering_on_message_expiration=kept))
-    world.send(encoded(ttl_ms=1000), encoded(ttl_ms=2000))
-    world.clock.advance(1)
-
-    if found_by == "the sweep":
-        world.tick()
-
-    assert sequences(world.receive(9)) == [2]
-    assert world.sequences() == [2]
-    assert world.sequences(kind=DEAD) == ([1] if kept else [])
-    if kept:
-        dead = world.receive(kind=DEAD)[0].message
-        assert application_properties(dead)["DeadLetterReason"] == "TTLExpiredException"
-        assert dead.expires_ms is None
-    world.check_counters()
-
-
-def test_a_waiting_receiver_is_served_when_time_brings_something(world):
-    receiver = Receiver(world.queue())
-    receiver.mailbox.attach()
-    receiver.flow(5)
-    world.send(encoded(due_ms=world.now_ms + 1000))
-    assert receiver.sequences == []
-
-    world.pass_time(1)
-    assert receiver.sequences == [2]
-    world.pass_time(60)
-
-    assert receiver.sequences == [2, 2]
-    assert receiver.locks[1].message.delivery_count == 1
-
-
 # -- dead letters that are forwarded ----------------------------------------------------------
 
 
@@ -275,21 +149,6 @@ def test_an_unreadable_id_does_not_stop_time(make_world, bad):
 
 
 # -- a disk that refuses ----------------------------------------------------------------------
-
-
-@pytest.mark.req("B-12")
-def test_a_send_that_the_disk_refuses_is_refused_and_nowhere(make_world):
-    world = make_world(queue(requires_duplicate_detection=True))
-    with world.broken_disk():
-        answer = world.send(encoded(message_id="x"), encoded(message_id="y"))
-
-    assert answer.condition == "amqp:internal-error"
-    assert "disk is full" in answer.description
-    assert world.receive(9) == []
-    world.check_counters()
-    assert isinstance(world.send(encoded(message_id="x")), list)
-    assert len(world.receive(9)) == 1
-    world.check_counters()
 
 
 @pytest.mark.req("B-07", "B-12")

@@ -40,23 +40,6 @@ SECONDS = st.sampled_from([1, 5, 10, 30, 31, 60, 100])
 where_messages_are = precondition(lambda self: any(self.model.boxes.values()))
 
 
-class Deleter(Receiver):
-    """A link in receive-and-delete mode."""
-
-    def __init__(self, *arguments, **settings):
-        super().__init__(*arguments, **settings)
-        self.got = []
-
-    def deliver(self, messages, *, now_ms):
-        self.credit -= len(messages)
-        for message in messages:
-            self.queue.remove(self.mailbox, [message], self._removed, message)
-
-    def _removed(self, error, message):
-        assert error is None
-        self.got.append(message.sequence)
-
-
 class QueueMachine(QueueDriver):
     # in
 
@@ -125,16 +108,12 @@ class QueueMachine(QueueDriver):
     @where_messages_are
     @rule(credit=st.integers(1, 2))
     def receive_and_delete(self, credit):
-        receiver = Deleter(self.world.queue())
-        receiver.mailbox.attach()
-        receiver.flow(credit)
-        self.world.flush()
-        receiver.mailbox.detach(receiver)
+        got = self.world.receive_and_delete(credit)
 
         expected = self.model.take("main", credit, now_ms=self.now_ms)
         for number in expected:
             self.model.remove("main", number)
-        assert receiver.got == expected
+        assert [message.sequence for message in got] == expected
 
     @rule(credit=st.integers(0, 4))
     def stand_by_or_leave(self, credit):

@@ -35,44 +35,6 @@ def wait_for_session(world, *, seconds=60):
     return seeker
 
 
-@pytest.mark.req("B-06")
-def test_closing_a_session_returns_its_messages_in_order_and_counts_no_delivery(world):
-    send(world, "a", "a", "a")
-    receiver = world.accept("a", credit=2)
-    world.settle(receiver.locks[0], COMPLETE)
-
-    receiver.close()
-    world.flush()
-
-    again = world.accept("a", credit=9)
-    assert [(lock.message.sequence, lock.message.delivery_count) for lock in again.locks] == [
-        (2, 0),
-        (3, 0),
-    ]
-    assert world.settle(receiver.locks[1], COMPLETE) == LOCK_LOST
-    world.check_counters()
-
-
-@pytest.mark.req("B-06")
-def test_an_expired_session_is_lost_and_its_messages_are_counted(world):
-    send(world, "a", "a", "a")
-    receiver = world.accept("a", credit=2)
-
-    world.pass_time(29.999)
-    assert not receiver.has_lost_session
-    world.pass_time(0.001)
-
-    assert receiver.has_lost_session
-    assert world.settle(receiver.locks[0], COMPLETE) == LOCK_LOST
-    again = world.accept("a", credit=9)
-    assert [(lock.message.sequence, lock.message.delivery_count) for lock in again.locks] == [
-        (1, 1),
-        (2, 1),
-        (3, 0),
-    ]
-    world.check_counters()
-
-
 @pytest.mark.req("B-06", "B-04")
 def test_too_many_expired_locks_dead_letter_the_message_without_its_session(world):
     send(world, "a")
@@ -119,53 +81,6 @@ def test_order_survives_an_expired_lock_after_an_abandoned_message(world):
     assert seeker.sequences == [1, 2, 3]
 
 
-def test_a_receiver_that_lost_its_session_gets_no_more_messages(world):
-    """Not even credit that arrives while the loss is on its way to the disk."""
-    send(world, "a", "a")
-    loser = world.accept("a", credit=1)
-    world.clock.advance(30)
-
-    world.namespace.tick()
-    loser.flow(5)
-    world.flush()
-
-    assert loser.sequences == [1]
-    again = world.accept("a", credit=9)
-    assert again.sequences == [1, 2]
-    for lock in again.locks:
-        assert world.settle(lock, COMPLETE) is None
-    world.check_counters()
-
-
-def test_a_message_that_arrives_while_its_session_is_being_lost_is_not_lost_with_it(world):
-    send(world, "a")
-    loser = world.accept("a", credit=5)
-    world.submit(encoded(session="a"))
-    world.commit_unheard()
-    world.clock.advance(30)
-
-    world.namespace.tick()
-    world.flush()
-
-    assert loser.has_lost_session
-    again = world.accept("a", credit=9)
-    assert again.sequences == [1, 2]
-    world.check_counters()
-
-
-def test_a_settlement_on_its_way_when_the_session_is_closed_holds(world):
-    send(world, "a", "a")
-    receiver = world.accept("a", credit=2)
-
-    told = world.start_settling(receiver.locks[0], COMPLETE)
-    receiver.close()
-    world.flush()
-
-    assert told == [None]
-    assert world.accept("a", credit=9).sequences == [2]
-    world.check_counters()
-
-
 def test_a_settlement_on_its_way_that_fails_after_the_session_was_closed_loses_nothing(world):
     send(world, "a", "a")
     receiver = world.accept("a", credit=2)
@@ -199,45 +114,12 @@ def test_an_abandon_on_its_way_when_the_session_is_closed_keeps_the_order(world)
 # -- next available ---------------------------------------------------------------------------
 
 
-@pytest.mark.req("B-06")
-def test_the_next_available_session_is_the_one_that_waits_longest(world):
-    send(world, "b", "a", "b")
-
-    first, second = wait_for_session(world), wait_for_session(world)
-
-    assert first.session.session_id == "b"
-    assert second.session.session_id == "a"
-
-
-def test_a_session_with_only_deferred_messages_is_not_next(world):
-    send(world, "a")
-    receiver = world.accept("a", credit=1)
-    world.settle(receiver.locks[0], DEFER)
-    receiver.close()
-
-    assert wait_for_session(world).session is None
-    world.check_counters()
-
-
 def test_a_session_whose_messages_have_expired_is_not_next(world):
     world.send(encoded(session="a", ttl_ms=1000))
 
     world.pass_time(1)
 
     assert wait_for_session(world).session is None
-
-
-@pytest.mark.req("B-06", "B-12")
-@pytest.mark.parametrize("ending", ["restart", "crash"])
-def test_sessions_are_there_again_after_a_restart_and_free(world, ending):
-    send(world, "a", "b", "a")
-    world.accept("a", credit=1)
-    world.queue().main.sessions.find("a")
-
-    getattr(world, ending)()
-
-    assert world.queue().main.sessions.next_available() == "a"
-    assert world.accept("a", credit=9).sequences == [1, 3]
 
 
 def test_an_empty_session_may_be_held_and_leaves_no_trace(world):

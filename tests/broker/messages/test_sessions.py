@@ -14,30 +14,6 @@ def sessions(*counts):
     return Sessions(counts, lambda session_id: Window({}, lambda *_: [], last_committed=0))
 
 
-def test_sessions_of_the_data_file_are_available_in_the_order_of_their_oldest_message():
-    found = sessions(("late", 2), ("early", 1))
-
-    assert len(found) == 2
-    assert found.next_available() == "late"
-    assert found.with_messages() == ["late", "early"]
-
-
-@pytest.mark.req("B-06")
-def test_locks_expire_at_their_time_and_renewal_puts_it_off():
-    found = sessions()
-    first = found.hold("a", A, until_ms=100)
-    second = found.hold("b", B, until_ms=150)
-    assert found.next_lock_expiry_ms == 100
-
-    assert found.expired(now_ms=99) == []
-    assert found.expired(now_ms=100) == [first]
-    first.until_ms = 200
-
-    assert found.next_lock_expiry_ms == 150
-    assert found.expired(now_ms=150) == [second]
-    assert found.expired(now_ms=200) == [first, second]
-
-
 def test_a_session_that_is_ending_expires_only_once():
     found = sessions()
     held = found.hold("a", A, until_ms=100)

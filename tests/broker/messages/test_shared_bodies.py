@@ -11,7 +11,6 @@ import pytest
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from pairbus.broker.storage import reads
-from pairbus.broker.storage import store as store_module
 from tests.broker.messages.topic_world import (
     at,
     bodies,
@@ -24,36 +23,12 @@ from tests.broker.messages.topic_world import (
     sub,
     topic,
 )
-from tests.broker.world import Receiver, encoded
+from tests.broker.world import encoded
 
 pytestmark = pytest.mark.req("B-08")
 
 BIG = bytes(range(256)) * 8
 DEAD = MailboxKind.DEAD_LETTER
-
-
-class Deleter(Receiver):
-    """In receive-and-delete mode; it may be gone when its message comes."""
-
-    stays = True
-
-    def deliver(self, messages, *, now_ms):
-        self.credit -= len(messages)
-        for message in messages:
-            self.queue.remove(self.mailbox, [message], self._removed, message)
-
-    def _removed(self, error, message):
-        if error is None and not self.stays:
-            self.queue.put_back(self.mailbox, message)
-
-
-def take_for_good(world, path, *, stays=True):
-    receiver = Deleter(world.queue(path))
-    receiver.stays = stays
-    receiver.mailbox.attach()
-    receiver.flow(1)
-    world.flush()
-    receiver.mailbox.detach(receiver)
 
 
 def settle(world, path, settlement, **words):
@@ -131,7 +106,7 @@ def complete(world, path):
 
 
 def receive_and_delete(world, path):
-    take_for_good(world, path)
+    world.receive_and_delete(of=path)
 
 
 def dead_letter(world, path):
@@ -165,7 +140,7 @@ def batch_delete(world, path):
 
 def put_back(world, path):
     """Its receiver has left before it came: it is stored again, whole."""
-    take_for_good(world, path, stays=False)
+    world.receive_and_delete(of=path, stays=False)
     assert bodies(world, path) == [BIG]
 
 
@@ -213,18 +188,6 @@ def test_the_body_is_deleted_with_the_last_copy(make_world, go):
             assert bodies(world, at("c")) == [BIG]
 
 
-def test_the_body_is_deleted_when_all_copies_expire(make_world):
-    world = make_world(topic(), sub("a"), sub("b", dead_lettering_on_message_expiration=True))
-    world.send(encoded(BIG, ttl_ms=1000), to="t")
-    assert list(shared_bodies(world).values()) == [2]
-
-    world.pass_time(1)
-
-    assert shared_bodies(world) == {}
-    assert bodies(world, at("b"), DEAD) == [BIG]
-    check_file(world)
-
-
 def test_a_forwarded_dead_letter_has_its_own_bytes(make_world):
     world = make_world(
         topic(), QueueDescription(name="q"), sub("b"),
@@ -238,40 +201,6 @@ def test_a_forwarded_dead_letter_has_its_own_bytes(make_world):
     assert shared_bodies(world) == {}
     assert bodies(world, "q") == [BIG]
     check_file(world)
-
-
-def test_a_deleted_topic_leaves_nothing_behind(make_world, monkeypatch):
-    monkeypatch.setattr(store_module, "GARBAGE_ROWS", 3)
-    world = make_world(topic(), *(sub(f"s{n}") for n in range(3)))
-    for n in range(4):
-        world.send(encoded(BIG + b"%d" % n), to="t")
-    world.send(encoded(BIG, due_ms=world.now_ms + 100_000), to="t")
-    settle(world, at("s1"), Settlement.DEAD_LETTER)
-
-    delete(world, "t")
-    for _ in range(30):
-        world.pass_time(6)
-        check_bodies(world)
-
-    for table in ("message", "body", "garbage", "mailbox", "entity"):
-        assert (table, world.look(f"SELECT * FROM {table}")) == (table, [])
-
-
-def test_portions_of_a_deleted_subscription_leave_the_others_their_bodies(make_world, monkeypatch):
-    monkeypatch.setattr(store_module, "GARBAGE_ROWS", 2)
-    world = make_world(topic(), sub("a"), sub("b"))
-    for _ in range(7):
-        world.send(encoded(BIG), to="t")
-    delete(world, at("a"))
-    world.queues = ()
-
-    for step in ("pass_time", "restart", "crash") * 3:
-        getattr(world, step)(*([6] if step == "pass_time" else []))
-        check_bodies(world)
-        assert bodies(world, at("b")) == [BIG] * 7
-
-    clean_up(world)
-    assert list(shared_bodies(world).values()) == [1] * 7
 
 
 def test_a_portion_is_released_once_however_slow_the_disk_is(make_world):
@@ -303,47 +232,6 @@ def test_a_fan_out_to_a_subscription_that_is_deleted_meanwhile(make_world):
 
 
 # restarts and disks
-
-
-@pytest.mark.req("B-12")
-@pytest.mark.parametrize("ending", ["restart", "crash"])
-def test_shared_bodies_are_read_after_a_restart(make_world, ending):
-    world = make_world(topic(), sub("a"), sub("b"))
-    world.send(encoded(BIG), to="t")
-    complete(world, at("a"))
-
-    getattr(world, ending)()
-
-    assert list(shared_bodies(world).values()) == [1]
-    complete(world, at("b"))
-    assert shared_bodies(world) == {}
-    world.send(encoded(BIG), to="t")
-    assert bodies(world, at("a")) == bodies(world, at("b")) == [BIG]
-    check_file(world)
-
-
-@pytest.mark.req("B-12")
-@pytest.mark.parametrize("settlement", [s for s in Settlement if s is not Settlement.RELEASE])
-@pytest.mark.parametrize("properties", [None, {"tried": 1}], ids=["as it is", "changed"])
-def test_a_broken_disk_puts_the_reference_back(make_world, settlement, properties):
-    world = make_world(topic(), sub("a"), sub("b"))
-    world.send(encoded(BIG), to="t")
-    [lock] = world.receive(of=at("a"))
-
-    with world.broken_disk():
-        told = world.start_settling(lock, settlement, of=at("a"), properties=properties)
-    assert told[0].condition == "amqp:internal-error"
-    assert list(shared_bodies(world).values()) == [2]
-    check_file(world)
-    assert world.settle(lock, settlement, of=at("a"), properties=properties) is None
-    check_file(world)
-    complete(world, at("b"))
-    world.pass_time(60)
-
-    assert len(shared_bodies(world)) == (
-        properties is None and settlement in (Settlement.ABANDON, Settlement.DEFER)
-    )
-    check_file(world)
 
 
 @pytest.mark.req("B-12")

@@ -13,7 +13,6 @@ from pairbus.testing import ManualClock
 from tests.broker.messages.topic_world import (
     at,
     bodies,
-    body_of,
     check_file,
     create,
     rule,
@@ -53,37 +52,6 @@ def test_a_topic_without_subscriptions_accepts_messages_and_keeps_none(make_worl
     check_file(world)
 
 
-def test_several_rules_that_match_make_one_copy(make_world):
-    rules = [rule("n > 1", name="a"), rule("n > 2", name="b"), rule("n < 2", name="c")]
-    world = make_world(topic(), sub("a", *rules))
-
-    world.send(*(encoded(b"%d" % n, properties={"n": n}) for n in (1, 2, 3)), to="t")
-
-    assert bodies(world, at("a")) == [b"1", b"2", b"3"]
-
-
-def test_each_rule_with_an_action_makes_a_copy_of_its_own(make_world):
-    rules = [
-        rule("n > 0", "SET why = 'positive'", name="a"),
-        rule("n > 1", "SET why = 'many'; REMOVE n", name="b"),
-        rule("n > 9", "SET why = 'never'", name="c"),
-        rule("n = 2", name="plain"),
-    ]
-    world = make_world(topic(), sub("a", *rules), sub("b"))
-
-    world.send(encoded(b"body", properties={"n": 2}), to="t")
-
-    assert properties_of(world, "a") == [
-        {"n": 2},
-        {"n": 2, "why": "positive", "RuleName": "a"},
-        {"why": "many", "RuleName": "b"},
-    ]
-    assert bodies(world, at("a")) == [b"body"] * 3
-    assert properties_of(world, "b") == [{"n": 2}]
-    assert [m.sequence for m in stored(world, at("a"))] == [1, 2, 3]
-    assert {m.enqueued_sequence for m in stored(world, at("a"))} == {1}
-
-
 def test_a_batch_is_fanned_out_whole_or_not_at_all(make_world):
     world = make_world(topic(max_message_size_in_kilobytes=1), sub("a"), sub("b"))
 
@@ -105,21 +73,6 @@ def test_a_ping_reaches_no_subscription(make_world):
 
 
 # evaluation errors
-
-
-def test_a_message_whose_filter_fails_is_dead_lettered_in_that_subscription(make_world):
-    world = make_world(topic(), sub("fails", DIVIDES), sub("all"))
-
-    world.send(*(encoded(b"%d" % n, properties={"n": n}) for n in (0, 2)), to="t")
-
-    assert bodies(world, at("fails")) == [b"2"]
-    assert bodies(world, at("all")) == [b"0", b"2"]
-    [dead] = stored(world, at("fails"), DEAD)
-    assert body_of(dead) == b"0"
-    told = application_properties(dead)
-    assert told["DeadLetterReason"] == "FilterEvaluationException"
-    assert "zero" in told["DeadLetterErrorDescription"]
-    check_file(world)
 
 
 def test_a_message_whose_action_fails_is_dead_lettered_too(make_world):
@@ -248,30 +201,6 @@ def test_the_smallest_time_to_live_holds(make_world, message, of_topic, of_subsc
 
 
 @pytest.mark.req("B-05")
-def test_a_scheduled_message_waits_on_the_topic_and_is_fanned_out_when_it_is_due(make_world):
-    world = make_world(topic(), sub("a"), sub("red", rule("color = 'red'")))
-
-    [number] = world.send(
-        encoded(b"x", due_ms=world.now_ms + 60_000, ttl_ms=5000, properties={"color": "red"}),
-        to="t",
-    )
-    assert bodies(world, "t") == [b"x"]
-    create(world, sub("late"))
-    world.restart()
-    world.pass_time(59)
-    assert bodies(world, at("a")) == []
-    world.pass_time(1)
-
-    for name in ("a", "red", "late"):
-        [copy] = stored(world, at(name))
-        assert copy.enqueued_sequence == number
-        assert copy.enqueued_ms == world.now_ms
-        assert copy.expires_ms == world.now_ms + 5000
-    assert bodies(world, "t") == []
-    check_file(world)
-
-
-@pytest.mark.req("B-05")
 def test_a_scheduled_message_keeps_its_session(make_world):
     world = make_world(topic(), sub("s", requires_session=True))
     world.send(encoded(b"x", due_ms=world.now_ms + 1000, session="one"), to="t")
@@ -300,24 +229,6 @@ def test_a_scheduled_message_that_the_disk_refuses_to_fan_out_stays_scheduled(ma
 
 
 # duplicates
-
-
-@pytest.mark.req("B-07")
-def test_a_duplicate_on_the_topic_reaches_no_subscription(make_world):
-    seconds = timedelta(seconds=60)
-    world = make_world(
-        topic(requires_duplicate_detection=True, duplicate_detection_history_time_window=seconds),
-        sub("a"),
-        sub("b"),
-    )
-
-    world.send(encoded(b"1", message_id="m"), encoded(b"2", message_id="m"), to="t")
-    world.restart()
-    world.send(encoded(b"3", message_id="m"), to="t")
-    world.pass_time(60)
-    world.send(encoded(b"4", message_id="m"), to="t")
-
-    assert bodies(world, at("a")) == bodies(world, at("b")) == [b"1", b"4"]
 
 
 @pytest.mark.req("B-07")
@@ -404,43 +315,6 @@ def test_a_broken_disk_keeps_a_message_from_all_subscriptions(make_world):
     world.send(message, to="t")
     assert [len(bodies(world, name)) for name in names] == [1, 1, 0, 0, 0, 1]
     assert [len(bodies(world, name, DEAD)) for name in names] == [0, 0, 1, 1, 0, 0]
-    check_file(world)
-
-
-@pytest.mark.req("B-12")
-@pytest.mark.parametrize("ending", ["restart", "crash"])
-def test_all_is_there_after_a_restart(make_world, ending):
-    world = make_world(topic(), sub("a"), sub("red", rule("color = 'red'", "SET seen = 1")))
-    world.send(encoded(bytes(500), properties={"color": "red"}), to="t")
-    world.send(encoded(b"blue", properties={"color": "blue"}), to="t")
-    world.queues = ()  # only the file knows of them
-
-    getattr(world, ending)()
-
-    assert [t.name for t in world.namespace.topics] == ["t"]
-    assert list(world.queue("t").subscriptions) == ["a", "red"]
-    assert bodies(world, at("a")) == [bytes(500), b"blue"]
-    assert properties_of(world, "red") == [{"color": "red", "seen": 1, "RuleName": "rule"}]
-    world.send(encoded(b"again", properties={"color": "red"}), to="t")
-    assert bodies(world, at("red"))[1:] == [b"again"]
-    assert len(world.receive(10, of=at("a"))) == 3
-    check_file(world)
-
-
-@pytest.mark.req("B-12")
-def test_a_message_that_was_on_its_way_when_the_broker_died_is_on_all_or_on_none(make_world):
-    world = make_world(topic(), *(sub(f"s{n}") for n in range(5)))
-    for n, moment in enumerate(["before", "between", "after"]):
-        world.submit(encoded(b"%d" % n), to="t")
-        store = world.namespace.store
-        if moment == "between":
-            store.apply()
-        elif moment == "after":
-            store.save()
-        world.crash()
-
-    found = [bodies(world, at(f"s{n}")) for n in range(5)]
-    assert found == [[b"2"]] * 5
     check_file(world)
 
 

@@ -69,17 +69,6 @@ def test_sessions_survive_the_way_over_queues_and_topics(make_world):
         assert [m.session_id for m in stored(world, path)] == ["one"]
 
 
-@pytest.mark.req("B-05")
-def test_a_scheduled_message_is_forwarded_when_it_is_due(make_world):
-    world = make_world(topic(), sub("a", forward_to="q"), queue())
-    world.send(encoded(b"x", due_ms=world.now_ms + 1000), to="t")
-    assert bodies(world, "q") == []
-
-    world.pass_time(1)
-
-    assert bodies(world, "q") == [b"x"]
-
-
 @pytest.mark.req("B-07")
 def test_the_queue_behind_two_subscriptions_drops_the_second_copy_as_a_duplicate(make_world):
     world = make_world(

@@ -21,7 +21,7 @@ from pairbus.broker.rules import CorrelationFilter, FalseFilter
 from pairbus.broker.storage import store as store_module
 from tests.broker.messages import topic_world
 from tests.broker.messages.topic_world import at, body_of, check_file, shared_bodies, sub, topic
-from tests.broker.world import Receiver, World, application_properties, encoded, scratch_folder
+from tests.broker.world import World, application_properties, encoded, scratch_folder
 
 pytestmark = pytest.mark.req("B-08")
 
@@ -166,15 +166,6 @@ class PlainTopic:
                     one.dead_letter(message, "TTLExpiredException")
 
 
-class Deleter(Receiver):
-    """In receive-and-delete mode."""
-
-    def deliver(self, messages, *, now_ms):
-        self.credit -= len(messages)
-        for message in messages:
-            self.queue.remove(self.mailbox, [message], self.locks.append)
-
-
 class TopicMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
@@ -305,13 +296,9 @@ class TopicMachine(RuleBasedStateMachine):
         self.tick()
         expected = [message for message in known.main if not message.is_deferred][:most]
 
-        receiver = Deleter(self.world.queue(at(name)))
-        receiver.mailbox.attach()
-        receiver.flow(most)
-        self.world.flush()
-        receiver.mailbox.detach(receiver)
+        got = self.world.receive_and_delete(most, of=at(name))
 
-        assert receiver.locks == [None] * len(expected)
+        assert [body_of(message) for message in got] == [message.tag for message in expected]
         for message in expected:
             known.main.remove(message)
 

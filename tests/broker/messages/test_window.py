@@ -106,23 +106,6 @@ def test_bytes_fill_a_window_too(monkeypatch):
     assert drain(window) == [1, 2, 3]
 
 
-def test_a_returned_message_waits_for_those_before_it_on_the_disk(small):
-    """1 to 3 are pushed out while 9 is lent; when 9 returns, it must not overtake them."""
-    disk = Disk(9)
-    window = Window({}, disk.read, last_committed=0)
-    window.arrive(message(9), wanted=True)
-    [lent] = window.take(1)
-    lent.lock = object()
-    for sequence in (3, 4, 5, 2):
-        disk.sequences.add(sequence)
-        window.arrive(message(sequence), wanted=True)
-
-    lent.lock = None
-    window.give_back(lent)
-
-    assert drain(window) == [2, 3, 4, 5, 9]
-
-
 def test_locked_and_busy_messages_are_passed_over():
     held = {}
     window = Window(held, Disk().read, last_committed=0)

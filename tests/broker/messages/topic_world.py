@@ -3,8 +3,6 @@
 The topic is `t` where nothing else is said; a subscription is known here by its own short name.
 """
 
-from collections import Counter
-
 from pairbus.amqp.codec.values import decode
 from pairbus.broker.entities.descriptions import (
     RuleDescription,
@@ -12,7 +10,6 @@ from pairbus.broker.entities.descriptions import (
     TopicDescription,
     subscription_path,
 )
-from pairbus.broker.message import MAILBOX_SHIFT
 from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.rules import SqlAction, SqlFilter, TrueFilter
 
@@ -76,26 +73,7 @@ def check_bodies(world):
 def check_file(world):
     """Counters, in memory and in the file, and shared bodies are what the rows say."""
     check_bodies(world)
-    held = {}
-    for mailbox_id, state, number, size in world.look(
-        f"SELECT id >> {MAILBOX_SHIFT}, state, count(*), sum(size) FROM message GROUP BY 1, 2"
-    ):
-        counts = held.setdefault(mailbox_id, Counter())
-        counts[state] = number
-        counts["bytes"] += size
-    claimed = {
-        row[0]: row[1:]
-        for row in world.look("SELECT id, active, deferred, scheduled, bytes FROM mailbox")
-    }
-    for entity in world.namespace.directory:
-        for mailbox in entity.mailboxes.values():
-            counters = mailbox.counters
-            found = held.get(counters.mailbox_id, Counter())
-            truth = (found[0], found[1], found[2], found["bytes"])
-            mine = (counters.active, counters.deferred, counters.scheduled, counters.bytes)
-            where = (entity.name, mailbox.kind)
-            assert (where, mine) == (where, truth)
-            assert (where, claimed[counters.mailbox_id]) == (where, truth)
+    world.check_counters()
 
 
 def create(world, description):
