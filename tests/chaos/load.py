@@ -40,8 +40,8 @@ from pairbus.fast.receiver import wait_for_any
 from pairbus.verify.journal import Fact, Journal, judge, read_journals
 from pairbus.verify.messages import MessageMaker
 from pairbus.verify.nemesis import Fault, Nemesis, kinds, plan
-from pairbus.verify.processes import LocalPair, Pair, RunProcesses
-from pairbus.verify.worker import pairing_options
+from pairbus.verify.processes import LocalPair, RunProcesses
+from pairbus.verify.worker import Pair, pairing_options
 
 PROCESSES = 4
 SENDERS_EACH = 40

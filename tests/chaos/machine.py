@@ -12,7 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -97,7 +97,7 @@ def _failing(**names: str) -> Callable[[Any, Fault], End]:
     return begin
 
 
-def _kind(name: str, begin: Any, settings: Callable[[Random], Mapping[str, Any]]) -> FaultKind:
+def _kind(name: str, begin: Any, **settings: Sequence[Any]) -> FaultKind:
     return FaultKind(name=name, group="machine", targets=BROKERS, begin=begin, settings=settings)
 
 
@@ -109,12 +109,8 @@ KINDS = (
     _kind(
         "clock step",
         _failing(clock_offset_seconds="offset"),
-        lambda random: {"offset": random.choice((-7_200, -60, -2, 2, 60, 7_200))},
+        offset=(-7_200, -60, -2, 2, 60, 7_200),
     ),
-    _kind("disk full", _failing(is_disk_full="full"), lambda random: {"full": True}),
-    _kind(
-        "slow disk",
-        _failing(sync_ms="milliseconds"),
-        lambda random: {"milliseconds": random.choice((20, 200))},
-    ),
+    _kind("disk full", _failing(is_disk_full="full"), full=(True,)),
+    _kind("slow disk", _failing(sync_ms="milliseconds"), milliseconds=(20, 200)),
 )

@@ -5,18 +5,20 @@ from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusConn
 
 from pairbus import BacklogExhausted
 from pairbus.verify.journal import Fact, Journal, read_journals
-from pairbus.verify.worker import Assignment, Recorder, Role
+from pairbus.verify.worker import Assignment, Pair, Recorder, Role
 
 WORK = Assignment(
     role=Role.ASYNCIO,
     name="sender-1.1",
     run="r",
     folder="",
-    primary="",
-    secondary="",
-    primary_ca_file=None,
-    secondary_ca_file=None,
-    primary_name="east",
+    pair=Pair(
+        primary="",
+        secondary="",
+        primary_ca_file=None,
+        secondary_ca_file="ca.pem",
+        primary_name="east",
+    ),
     queue="q",
     session_queue="s",
     rate=10,

@@ -18,9 +18,10 @@ from pairbus.cli.target import Target
 from pairbus.demo.command import Interrupted, SignalFlag, temporary_folder
 from pairbus.errors import OutputError, UsageError, check_broker_installed
 from pairbus.spark.session import require_spark
-from pairbus.verify.processes import LocalPair, Pair
+from pairbus.verify.processes import LocalPair
 from pairbus.verify.report import to_html, to_json, to_text
 from pairbus.verify.run import VerifyRun
+from pairbus.verify.worker import Pair
 
 _SECONDS: Final = (5.0, 86_400.0)
 

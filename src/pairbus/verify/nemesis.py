@@ -78,7 +78,8 @@ class FaultKind:
     targets: tuple[str, ...]
     begin: Callable[[Any, Fault], End]
     """Takes the rig. Returns what ends the fault. Raises CannotBegin."""
-    settings: Callable[[Random], Mapping[str, Any]] = lambda _: {}
+    settings: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """The values to choose from, by name."""
     takes_target: bool = False
     """Whether the target is down meanwhile, so that no other fault can begin there."""
 
@@ -167,31 +168,23 @@ def _part_of(pid: int) -> str:
 # --- the table ------------------------------------------------------------------------------------
 
 
-def _nothing(random: Random) -> Mapping[str, Any]:
-    return {}
-
-
-def _one_of(name: str, *values: Any) -> Callable[[Random], Mapping[str, Any]]:
-    return lambda random: {name: random.choice(values)}
-
-
-BROKER_FAULTS: Final[Mapping[str, Callable[[Random], Mapping[str, Any]]]] = {
-    "unreachable": _one_of("mode", "refuse", "drop"),
-    "hang": _nothing,
-    "throttle": _one_of("rate", 0.0, 0.5),
-    "error": _one_of("probability", 0.3, 1.0),
-    "slow": _one_of("latencySeconds", 0.05, 0.3, 1.0),
-    "restart": _nothing,
-    "delayed_visibility": _one_of("delaySeconds", 1.0, 5.0),
-    "cut_after_accept": _one_of("probability", 0.1, 1.0),
-    "cut_in_transfer": _one_of("probability", 0.1, 1.0),
-    "cannot_send": _nothing,
-    "cannot_receive": _nothing,
-    "cannot_manage": _nothing,
-    "cannot_contact": _nothing,
-    "disk_full": _nothing,
-    "slow_disk": _one_of("latencySeconds", 0.05, 0.5),
-    "clock_jump": _one_of("offsetSeconds", -7_200, -600, -5, 5, 600, 7_200),
+BROKER_FAULTS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
+    "unreachable": {"mode": ("refuse", "drop")},
+    "hang": {},
+    "throttle": {"rate": (0.0, 0.5)},
+    "error": {"probability": (0.3, 1.0)},
+    "slow": {"latencySeconds": (0.05, 0.3, 1.0)},
+    "restart": {},
+    "delayed_visibility": {"delaySeconds": (1.0, 5.0)},
+    "cut_after_accept": {"probability": (0.1, 1.0)},
+    "cut_in_transfer": {"probability": (0.1, 1.0)},
+    "cannot_send": {},
+    "cannot_receive": {},
+    "cannot_manage": {},
+    "cannot_contact": {},
+    "disk_full": {},
+    "slow_disk": {"latencySeconds": (0.05, 0.5)},
+    "clock_jump": {"offsetSeconds": (-7_200, -600, -5, 5, 600, 7_200)},
 }
 """Every kind of fault that a broker has, with the settings to choose from."""
 
@@ -209,19 +202,11 @@ def kinds(workers: Sequence[str], *, has_syphon: bool = True) -> tuple[FaultKind
             name="terminate", group="stop", targets=BROKERS, begin=_terminate, takes_target=True
         ),
         FaultKind(
-            name="cut",
-            group="network",
-            targets=links,
-            begin=_cut,
-            settings=_one_of("how", *Cut),
+            name="cut", group="network", targets=links, begin=_cut, settings={"how": tuple(Cut)}
         ),
         *(
             FaultKind(
-                name=kind,
-                group="broker",
-                targets=BROKERS,
-                begin=_in_broker,
-                settings=settings,
+                name=kind, group="broker", targets=BROKERS, begin=_in_broker, settings=settings
             )
             for kind, settings in BROKER_FAULTS.items()
         ),
@@ -253,7 +238,8 @@ def plan(
         length = random.uniform(*(_LONG_SECONDS if is_long else _SHORT_SECONDS))
         length = min(length, seconds - at)
         kind = random.choice(random.choice(list(groups.values())))
-        target, settings = random.choice(kind.targets), kind.settings(random)
+        target = random.choice(kind.targets)
+        settings = {name: random.choice(values) for name, values in kind.settings.items()}
         found.append(
             Fault(kind=kind.name, target=target, begins=at, seconds=length, settings=settings)
         )

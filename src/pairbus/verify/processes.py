@@ -5,42 +5,23 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from pairbus.cli.broker.fault_client import FaultClient
-from pairbus.cli.target import Target, parse_target
+from pairbus.cli.target import parse_target
 from pairbus.demo.processes import BrokerProcess, ChildProcess, SyphonProcess
 from pairbus.errors import NamespaceError
 from pairbus.verify.nemesis import LINKS
 from pairbus.verify.proxy import Link, Network
-from pairbus.verify.worker import Assignment
+from pairbus.verify.worker import Assignment, Pair
 
 _FAULT_SECONDS: Final = 5.0
 _PASSING_REASONS: Final = ("already in use", "No space left", "disk is full")
 """Why a broker cannot start now, but can later."""
 _RETRY_SECONDS: Final = 1.0
 """How long to wait before a process that has ended by itself is started again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """The namespaces of a run, as the options give them."""
-
-    primary: str
-    secondary: str
-    primary_ca_file: str | None
-    secondary_ca_file: str | None
-    primary_name: str
-
-    @property
-    def targets(self) -> tuple[Target, Target]:
-        files = [
-            None if text is None else Path(text)
-            for text in (self.primary_ca_file, self.secondary_ca_file)
-        ]
-        return parse_target(self.primary, files[0]), parse_target(self.secondary, files[1])
 
 
 class LocalPair:

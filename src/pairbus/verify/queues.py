@@ -22,7 +22,7 @@ from pairbus.cli.message_client import connect, peek_messages
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError
 from pairbus.verify.journal import Fact, Journal
-from pairbus.verify.processes import Pair
+from pairbus.verify.worker import Pair
 
 SAMPLE_SECONDS: Final = 0.5
 _ANSWER_SECONDS: Final = 3

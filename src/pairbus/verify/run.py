@@ -16,9 +16,9 @@ from pairbus.demo.account import Verdict
 from pairbus.errors import NamespaceError
 from pairbus.verify.journal import Journal, judge, read_journals
 from pairbus.verify.nemesis import Fault, FaultKind, Nemesis, kinds, plan
-from pairbus.verify.processes import LocalPair, Pair, RunProcesses, Worker
+from pairbus.verify.processes import LocalPair, RunProcesses, Worker
 from pairbus.verify.queues import BacklogCurve, RunQueues, Sample
-from pairbus.verify.worker import Assignment, Role
+from pairbus.verify.worker import Assignment, Pair, Role
 
 START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 60.0
@@ -138,11 +138,7 @@ class VerifyRun:
                 name=name,
                 run=self._run,
                 folder=str(self._folder),
-                primary=pair.primary,
-                secondary=pair.secondary,
-                primary_ca_file=pair.primary_ca_file,
-                secondary_ca_file=pair.secondary_ca_file,
-                primary_name=pair.primary_name,
+                pair=pair,
                 queue=self._queues.plain,
                 session_queue=self._queues.with_sessions,
                 rate=self._rate / self._sender_count,

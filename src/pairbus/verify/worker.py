@@ -26,7 +26,7 @@ from azure.core.exceptions import AzureError
 
 from pairbus.cli.administration import administration_client
 from pairbus.cli.message_client import sdk_client
-from pairbus.cli.target import parse_target
+from pairbus.cli.target import Target, parse_target
 from pairbus.errors import PairbusError
 from pairbus.verify.journal import Fact, Journal
 from pairbus.verify.messages import Made, MessageMaker, read
@@ -49,6 +49,25 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """The namespaces of a run, as the options give them."""
+
+    primary: str
+    secondary: str
+    primary_ca_file: str | None
+    secondary_ca_file: str | None
+    primary_name: str
+
+    @property
+    def targets(self) -> tuple[Target, Target]:
+        files = [
+            None if text is None else Path(text)
+            for text in (self.primary_ca_file, self.secondary_ca_file)
+        ]
+        return parse_target(self.primary, files[0]), parse_target(self.secondary, files[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """What one process does. Sent to it as JSON."""
 
@@ -56,11 +75,7 @@ class Assignment:
     name: str
     run: str
     folder: str
-    primary: str
-    secondary: str
-    primary_ca_file: str | None
-    secondary_ca_file: str | None
-    primary_name: str
+    pair: Pair
     queue: str
     session_queue: str
     rate: float
@@ -72,7 +87,7 @@ class Assignment:
     @classmethod
     def from_line(cls, line: str) -> Assignment:
         values = json.loads(line)
-        return cls(**{**values, "role": Role(values["role"])})
+        return cls(**{**values, "role": Role(values["role"]), "pair": Pair(**values["pair"])})
 
 
 def main() -> None:
@@ -156,8 +171,7 @@ class Recorder:
 
 def _clients(work: Assignment, kind: Any, partner: Any, manager: Any) -> tuple[Any, Any, Any]:
     """The paired client, and the two clients of the secondary."""
-    primary = parse_target(work.primary, _path(work.primary_ca_file))
-    secondary = parse_target(work.secondary, _path(work.secondary_ca_file))
+    primary, secondary = work.pair.targets
     return (
         sdk_client(primary, kind),
         sdk_client(secondary, partner),
@@ -194,7 +208,7 @@ def send_blocking(work: Assignment, journal: Journal, stopping: threading.Event)
         with recorder.pairing(), ExitStack() as stack:
             clients = _clients(work, ServiceBusClient, None, None)
             client, partner, manager = map(stack.enter_context, clients)
-            client.pair_namespace(pairing_options(work.primary_name, partner, manager))
+            client.pair_namespace(pairing_options(work.pair.primary_name, partner, manager))
             senders = _senders(client, work)
             while not stopping.is_set():
                 group = recorder.next_group()
@@ -220,7 +234,9 @@ async def send_asyncio(work: Assignment, journal: Journal, stopping: threading.E
                 client, partner, manager = [
                     await stack.enter_async_context(each) for each in clients
                 ]
-                await client.pair_namespace(pairing_options(work.primary_name, partner, manager))
+                await client.pair_namespace(
+                    pairing_options(work.pair.primary_name, partner, manager)
+                )
                 senders = _senders(client, work)
                 while not stopping.is_set():
                     group = recorder.next_group()
@@ -232,10 +248,6 @@ async def send_asyncio(work: Assignment, journal: Journal, stopping: threading.E
 
 def _content(group: list[Made]) -> Any:
     return group[0].message if len(group) == 1 else [one.message for one in group]
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
 
 
 # -- the receiver ------------------------------------------------------------------------------
@@ -280,7 +292,7 @@ def _keep_receiving(
     stopping: threading.Event,
 ) -> None:
     """Connects again after each failure, as every receiving application must."""
-    target = parse_target(work.primary, _path(work.primary_ca_file))
+    target, _ = work.pair.targets
     while not stopping.is_set():
         # A broken connection raises more kinds of errors than the SDK's own.
         with suppress(Exception), sdk_client(target) as client:
