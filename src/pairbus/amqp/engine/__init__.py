@@ -1,6 +1,7 @@
 """AMQP 1.0 without I/O: one state machine for both roles. See `engine` and docs/amqp.md."""
 
 from pairbus.amqp.engine.attach import RemoteAttach
+from pairbus.amqp.engine.delivery import Delivery
 from pairbus.amqp.engine.engine import Engine
 from pairbus.amqp.engine.events import (
     Attached,
@@ -15,7 +16,7 @@ from pairbus.amqp.engine.events import (
     SessionEnded,
     Transferred,
 )
-from pairbus.amqp.engine.link import Delivery, Link, LinkClosed
+from pairbus.amqp.engine.link import Link, LinkClosed
 from pairbus.amqp.engine.session import Session, SettlementGroup
 from pairbus.amqp.engine.wire import EngineLimits
 

@@ -11,9 +11,10 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pairbus.amqp.codec.types import Described, UInt, ULong, UShort
+from pairbus.amqp import frames
+from pairbus.amqp.codec.types import UInt, UShort
 from pairbus.amqp.engine import peer
-from pairbus.amqp.engine.attach import SOURCE, TARGET, field, terminus
+from pairbus.amqp.engine.attach import field
 from pairbus.amqp.engine.events import (
     ConnectionClosed,
     Detached,
@@ -22,29 +23,10 @@ from pairbus.amqp.engine.events import (
     SessionBegun,
     SessionEnded,
 )
-from pairbus.amqp.engine.link import Link, LinkClosed
+from pairbus.amqp.engine.link import Link, LinkClosed, attach
 from pairbus.amqp.engine.session import Session
 from pairbus.amqp.engine.wire import EngineLimits, IdleTimer, Wire
-from pairbus.amqp.frames import (
-    AMQP_HEADER,
-    ATTACH,
-    BEGIN,
-    CLOSE,
-    DETACH,
-    DISPOSITION,
-    END,
-    FLOW,
-    HEARTBEAT,
-    OPEN,
-    TRANSFER,
-    FrameError,
-    decode_performative,
-    encode_error,
-    encode_frame,
-    read_error,
-    string_map,
-    symbol_map,
-)
+from pairbus.amqp.frames import CLOSE, DISPOSITION, OPEN, TRANSFER, FrameError
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.sasl import Handshake, Identity, SaslClient, SaslServer
 
@@ -93,7 +75,8 @@ class Engine:
         self._by_channel: dict[int, Session] = {}  # by the peer's
         self._opened = [False, False]  # by us, by the peer
         self._locally_closed = False
-        self._ended = False
+        self.is_over = False
+        """Nothing more will be read; there may be something left to send."""
         self._remote_channel_max = 65535
         self._empty_dispositions = 0  # deliveries that dispositions repeated without news
         idle_ms = limits.idle_timeout_ms
@@ -103,14 +86,14 @@ class Engine:
         self._greeting = handshake.take_output()
         self._muted = server or handshake.speaking_sasl
         if not server:
-            self._wire.out.append(AMQP_HEADER)
+            self._wire.out.append(frames.AMQP_HEADER)
 
     # -- bytes in -----------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Event]:
         """Read the peer's bytes and return the events. Never raises on input."""
         events: list[Event] = []
-        if self._ended:
+        if self.is_over:
             return events
         self._idle.heard = True
         try:
@@ -141,7 +124,7 @@ class Engine:
         if handshake.done:
             self._handshake = None
             if server:
-                self._wire.out.append(AMQP_HEADER)
+                self._wire.out.append(frames.AMQP_HEADER)
         return data
 
     def _frames(self, data: bytes, events: list[Event]) -> None:
@@ -183,7 +166,7 @@ class Engine:
             if after > end:
                 break
             self._frame(data, at, size, events)
-            if self._ended:
+            if self.is_over:
                 return
             at = after
         if at < end:
@@ -230,10 +213,10 @@ class Engine:
         start, end = at + offset, at + size
         if self._locally_closed:
             # Only the peer's close is of interest.
-            self._ended = data[start : start + 3] == b"\x00\x53\x18"
+            self.is_over = data[start : start + 3] == b"\x00\x53\x18"
             return
-        code, fields = decode_performative(data[start:end])
-        if code == ATTACH and size > _ATTACH_SIZE_MAX:
+        code, fields = frames.decode_performative(data[start:end])
+        if code == frames.ATTACH and size > _ATTACH_SIZE_MAX:
             said = f"an attach of {size} bytes; {_ATTACH_SIZE_MAX} are allowed"
             raise FrameError("amqp:resource-limit-exceeded", said)
         if self._opened[1] == (code == OPEN):
@@ -244,17 +227,17 @@ class Engine:
             self._on_open(fields, events)
         elif code == CLOSE:
             self._say_close(None)
-            self._over(read_error(fields[0] if fields else None), events, by_peer=True)
-        elif code == BEGIN:
+            self._over(frames.read_error(fields[0] if fields else None), events, by_peer=True)
+        elif code == frames.BEGIN:
             self._on_begin(channel, fields, events)
         else:
             session = self._by_channel.get(channel)
-            if code not in _ON_SESSION and code not in (TRANSFER, DISPOSITION, END):
+            if code not in _ON_SESSION and code not in (TRANSFER, DISPOSITION, frames.END):
                 raise FrameError("amqp:not-implemented", f"unknown performative 0x{code:x}")
             if session is None:
                 said = f"a frame on channel {channel}, which has no session"
                 raise FrameError("amqp:not-allowed", said)
-            if code == END:
+            if code == frames.END:
                 self._on_end(channel, session, fields, events)
             elif session.alive:
                 if code in _ON_SESSION:
@@ -282,7 +265,7 @@ class Engine:
         self._idle.peer_seconds = max(0, idle) / 1000
         self._opened[1] = True
         self.open()
-        events.append(Opened(container_id, hostname, string_map(fields[9])))
+        events.append(Opened(container_id, hostname, frames.string_map(fields[9])))
 
     def _on_begin(self, channel: int, fields: list[Any], events: list[Event]) -> None:
         ours = field(fields, 0, UShort, "begin", "remote-channel", optional=True)
@@ -318,7 +301,7 @@ class Engine:
     ) -> None:
         del self._by_channel[channel], self._sessions[session.channel]
         if session.alive:
-            error = read_error(fields[0] if fields else None)
+            error = frames.read_error(fields[0] if fields else None)
             events += [
                 Detached(link, True, error) for link in session._links.values() if link.alive
             ]
@@ -374,7 +357,7 @@ class Engine:
 
         It may make output or end the connection. Then `closed` is true, and `error` has the reason.
         """
-        if self._ended or self._muted or self._locally_closed:
+        if self.is_over or self._muted or self._locally_closed:
             return None
         if self._idle.is_peer_silent(now):
             said = f"nothing was heard for {(self._wire.limits.idle_timeout_ms or 0) / 1000:g} s"
@@ -383,7 +366,7 @@ class Engine:
             self._over(error, [])
             return None
         if self._idle.must_speak(now) and not self.has_output:
-            self._wire.out.append(HEARTBEAT)
+            self._wire.out.append(frames.HEARTBEAT)
         return self._idle.next_tick(now)
 
     def set_limits(self, limits: EngineLimits) -> None:
@@ -400,31 +383,28 @@ class Engine:
     @property
     def closed(self) -> bool:
         """Nothing more will be read or sent: the socket may be closed."""
-        return self._ended and not self._greeting and not self._wire.out
-
-    @property
-    def is_over(self) -> bool:
-        """Nothing more will be read; there may be something left to send."""
-        return self._ended
+        return self.is_over and not self._greeting and not self._wire.out
 
     def close(self, error: AmqpError | None = None) -> None:
         """Close the connection. All handles are dead at once; `closed` when the peer has answered.
 
         A peer may never answer: the caller decides how long to wait.
         """
-        if self._ended or self._locally_closed:
+        if self.is_over or self._locally_closed:
             return
         if error is not None:
             self.error = error
         has_spoken = self._opened[0] and self._handshake is None
         self._say_close(error)
         self._locally_closed = True
-        self._ended = not has_spoken  # the handshake has not ended, so there is nothing to wait for
+        self.is_over = (
+            not has_spoken
+        )  # the handshake has not ended, so there is nothing to wait for
         self._forget_all()
 
     def free(self) -> None:
         """Discard everything, including pending output. Every handle is dead afterwards."""
-        self._ended = True
+        self.is_over = True
         self._forget_all()
         self._wire.out.clear()
         self._greeting = b""
@@ -439,7 +419,7 @@ class Engine:
         self._over(error, events)
 
     def _over(self, error: AmqpError | None, events: list[Event], *, by_peer: bool = False) -> None:
-        self._ended = True
+        self.is_over = True
         if error is not None:
             self.error = error
         self._forget_all()
@@ -452,7 +432,7 @@ class Engine:
             return
         self.open()
         wire.end_run()
-        wire.out.append(encode_frame(CLOSE, [encode_error(error)] if error else []))
+        wire.out.append(frames.encode_frame(CLOSE, [frames.encode_error(error)] if error else []))
 
     def _forget_all(self) -> None:
         for session in self._sessions.values():
@@ -467,7 +447,7 @@ class Engine:
 
     def open(self) -> None:
         """Client: send open. (A server answers the peer's.) May be called before SASL is over."""
-        if self._opened[0] or self._ended or self._locally_closed:
+        if self._opened[0] or self.is_over or self._locally_closed:
             return
         self._opened[0] = True
         limits = self._wire.limits
@@ -479,8 +459,8 @@ class Engine:
             UInt(limits.idle_timeout_ms // 2) if limits.idle_timeout_ms else None,
         ]
         if self._properties:
-            fields += [None, None, None, None, symbol_map(self._properties)]
-        self._wire.out.append(encode_frame(OPEN, fields))
+            fields += [None, None, None, None, frames.symbol_map(self._properties)]
+        self._wire.out.append(frames.encode_frame(OPEN, fields))
 
     def session(self) -> Session:
         """Client: begin a session. It may be used at once, before the peer has answered."""
@@ -495,58 +475,26 @@ class Engine:
         return session
 
     def attach_sender(self, session: Session, name: str, target: str, **settings: Any) -> Link:
-        """Client: attach a link to send to `target`. For the settings see `_attach`."""
-        settings.setdefault("source", name)
-        return self._attach(session, name, is_sender=True, target=target, **settings)
+        """Client: attach a link to send to `target`. For the settings see `link.attach`."""
+        self._check_usable()
+        settings = {"source": name, **settings}
+        return attach(session, name, is_sender=True, target=target, **settings)
 
     def attach_receiver(self, session: Session, name: str, source: str, **settings: Any) -> Link:
-        """Client: attach a link to receive from `source`. For the settings see `_attach`."""
-        settings.setdefault("target", name)
-        return self._attach(session, name, is_sender=False, source=source, **settings)
-
-    def _attach(
-        self,
-        session: Session,
-        name: str,
-        *,
-        is_sender: bool,
-        source: str,
-        target: str,
-        filter: Mapping[str, object] | None = None,
-        properties: Mapping[str, object] | None = None,
-        snd_settle_mode: int = 2,
-        rcv_settle_mode: int = 0,
-        max_message_size: int | None = None,
-        credit: int = 0,
-    ) -> Link:
+        """Client: attach a link to receive from `source`. For the settings see `link.attach`."""
         self._check_usable()
-        if not session.alive:
-            raise LinkClosed(f"link {name!r} cannot be attached: its session is over")
-        handle = 0
-        while handle in session._links:
-            handle += 1
-        link = Link(session, handle, name, is_sender=is_sender)
-        from_where = Described(ULong(SOURCE), [source])
-        link._attach(
-            terminus(SOURCE, from_where, filter=filter),
-            Described(ULong(TARGET), [target]),
-            snd_settle_mode=snd_settle_mode,
-            rcv_settle_mode=rcv_settle_mode,
-            properties=properties,
-            max_message_size=max_message_size,
-        )
-        link.grant(credit)
-        return link
+        settings = {"target": name, **settings}
+        return attach(session, name, is_sender=False, source=source, **settings)
 
     def _check_usable(self) -> None:
-        if self._ended or self._locally_closed:
+        if self.is_over or self._locally_closed:
             raise LinkClosed("the connection is over")
         if self._wire.is_server:
             raise ValueError("sessions and links are the client's to begin; this is a server")
 
 
 _ON_SESSION: Final = {
-    ATTACH: peer.attach,
-    FLOW: peer.flow,
-    DETACH: peer.detach,
+    frames.ATTACH: peer.attach,
+    frames.FLOW: peer.flow,
+    frames.DETACH: peer.detach,
 }

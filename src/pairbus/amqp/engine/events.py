@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pairbus.amqp.engine.link import Delivery, Link
+from pairbus.amqp.engine.delivery import Delivery
+from pairbus.amqp.engine.link import Link
 from pairbus.amqp.engine.session import Session
 from pairbus.amqp.outcomes import AmqpError, Outcome
 
@@ -94,12 +95,13 @@ class Oversized:
 class Disposed:
     """The peer sent the outcome of deliveries that we sent; at most once, then their settlement.
 
-    They are of one link, in the order in which they were sent. A peer settles many at once.
+    They are in the order in which they were sent. A peer settles many at once.
 
     If `settled`, both sides have dropped the deliveries, and the handles are dead. For deliveries
     that we received, this is the answer to our `update`.
     """
 
+    link: Link
     deliveries: list[Delivery]
     outcome: Outcome
     settled: bool

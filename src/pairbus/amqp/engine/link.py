@@ -1,7 +1,7 @@
-"""A link and its deliveries, and what we do to them. What the peer does is in `peer`.
+"""A link, and what we do to it. What the peer does is in `peer`.
 
-Links and deliveries may be kept forever. When a delivery is settled or a link is over, its methods
-do nothing, its figures are 0, and `send` raises `LinkClosed`.
+A link may be kept forever. When it is over, its methods do nothing, its figures are 0, and `send`
+raises `LinkClosed`.
 """
 
 from __future__ import annotations
@@ -13,29 +13,11 @@ from typing import Any, Final
 
 from pairbus.amqp.codec.types import Described, UByte, UInt, ULong
 from pairbus.amqp.engine.attach import SOURCE, TARGET, RemoteAttach, terminus
+from pairbus.amqp.engine.delivery import Delivery, SharedAnswer
 from pairbus.amqp.engine.session import Session
-from pairbus.amqp.frames import (
-    ATTACH,
-    DETACH,
-    SERIAL,
-    encode_error,
-    symbol_map,
-)
-from pairbus.amqp.outcomes import (
-    ACCEPTED,
-    NO_OUTCOME,
-    AmqpError,
-    Outcome,
-    OutcomeKind,
-    rejected,
-)
-from pairbus.amqp.performatives import (
-    ACCEPTED_BY_RECEIVER,
-    SETTLED_BY_SENDER,
-    statement,
-    transfer_frames,
-    transfer_head,
-)
+from pairbus.amqp.frames import ATTACH, DETACH, SERIAL, encode_error, symbol_map
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.performatives import transfer_frames, transfer_head
 
 _TAG_SIZE_MAX: Final = 32
 _FRAMING_SIZE: Final = 65536
@@ -46,193 +28,11 @@ class LinkClosed(Exception):
     """Nothing can be sent on this link: the link, its session or its connection has ended."""
 
 
-class Delivery:
-    """One message in transit: received by us, or sent by us and not yet settled."""
-
-    __slots__ = (
-        "_is_updated",
-        "_number",
-        "_shared",
-        "context",
-        "link",
-        "outcome",
-        "settled",
-        "size",
-        "tag",
-    )
-
-    def __init__(self, link: Link, number: int, tag: bytes, size: int) -> None:
-        self.link = link
-        self.tag = tag
-        self.size = size
-        self.context: Any = None
-        self.settled = False
-        """By either side, or by the end of its link."""
-        self.outcome: Outcome | None = None
-        """Sent by us: the peer's first outcome."""
-
-        self._number = number
-        self._shared: SharedAnswer | None = None
-        self._is_updated = False  # received by us: we sent an outcome and wait for the answer
-
-    def accept(self) -> None:
-        """Accept the delivery: send the outcome to the peer, and drop the delivery."""
-        link = self.link
-        if self._shared is not None or link.is_sender:
-            self.settle(ACCEPTED)
-        elif not self.settled:
-            self.settled = True
-            session = link.session
-            wire = session._wire
-            del session._received[self._number]
-            link._unsettled -= 1
-            wire.received_count -= 1
-            wire.held_bytes -= self.size
-            wire.dispose(session.channel, ACCEPTED_BY_RECEIVER, self._number)
-
-    def reject(self, error: AmqpError) -> None:
-        self.settle(rejected(error))
-
-    def settle(self, outcome: Outcome | None = None) -> None:
-        """Send the peer this outcome, if there is one, and drop the delivery."""
-        if self.settled:
-            return
-        link = self.link
-        if self._shared is not None:
-            self._forget()
-            self._shared.settled(self, outcome)
-        elif self._forget():
-            said = statement(
-                outcome or NO_OUTCOME,
-                is_receiver=not link.is_sender,
-                settled=True,
-                tracked=link._wire.is_server,
-            )
-            link._wire.dispose(link.session.channel, said, self._number)
-
-    def echo(self) -> None:
-        """Sent by us: settle with the outcome type that the peer asked for, and no error."""
-        if not self.settled and self._forget():
-            link = self.link
-            kind = self.outcome.kind if self.outcome else OutcomeKind.NONE
-            said = SETTLED_BY_SENDER.get(kind, SETTLED_BY_SENDER[OutcomeKind.NONE])
-            link._wire.dispose(link.session.channel, said, self._number)
-
-    def update(self, outcome: Outcome) -> None:
-        """Received by us: send an outcome without settling. `Disposed` is the peer's answer."""
-        if not self.settled and not self.link.is_sender:
-            self._is_updated = True
-            wire = self.link._wire
-            said = statement(outcome, is_receiver=True, settled=False, tracked=wire.is_server)
-            wire.dispose(self.link.session.channel, said, self._number)
-
-    def _drop(self) -> None:
-        """Its session is over and clears its tables."""
-        wire = self.link._wire
-        self.settled = True
-        self.link._unsettled -= 1
-        if self.link.is_sender:
-            wire.sent_count -= 1
-        else:
-            wire.received_count -= 1
-            wire.held_bytes -= self.size
-
-    def _forget(self) -> bool:
-        """Settle it on our side. False if the peer does not know it yet."""
-        self.settled = True
-        link = self.link
-        session, wire = link.session, link._wire
-        if not link.is_sender:
-            if self._shared is None:
-                del session._received[self._number]
-            wire.received_count -= 1
-            wire.held_bytes -= self.size
-        elif self._number >= 0:
-            del session._sent[self._number]
-            wire.sent_count -= 1
-        else:
-            return False  # it waits for credit, and will be sent settled
-        link._unsettled -= 1
-        return True
-
-
-class SharedAnswer:
-    """Deliveries that have the same delivery-id. The official Python SDK sends them when threads
-    or tasks share a connection.
-
-    One answer counts for all of them. So nothing is sent until each of them is settled, and if one
-    was refused, the refusal is sent: in doubt a message is sent twice, but none is lost.
-    """
-
-    __slots__ = ("_channel", "_number", "_outcome", "_received", "_wire", "waiting")
-
-    def __init__(self, session: Session, first: Delivery) -> None:
-        self.waiting = {first: None}  # a set that keeps the order
-        self._outcome: Outcome | None = None
-        self._number = first._number
-        self._channel = session.channel
-        self._received = session._received
-        self._wire = session._wire
-        self._received[self._number] = self
-        first._shared = self
-
-    def join(self, delivery: Delivery) -> None:
-        self.waiting[delivery] = None
-        delivery._shared = self
-
-    def _drop(self) -> None:
-        for delivery in self.waiting:
-            delivery._drop()
-
-    def settled(self, delivery: Delivery, outcome: Outcome | None) -> None:
-        if outcome is not None and (self._outcome is None or self._outcome is ACCEPTED):
-            self._outcome = outcome
-        self.left(delivery)
-
-    def left(self, delivery: Delivery) -> None:
-        """This delivery no longer needs an answer."""
-        del self.waiting[delivery]
-        if self.waiting:
-            return
-        del self._received[self._number]
-        if self._outcome is not None:
-            said = statement(
-                self._outcome, is_receiver=True, settled=True, tracked=self._wire.is_server
-            )
-            self._wire.dispose(self._channel, said, self._number)
-
-
 MessageSink = Callable[[int, bytes, bytes], None]
 """The delivery-id, the tag and the bytes of a message that has come."""
 
 
 class Link:
-    __slots__ = (
-        "_credit",
-        "_delivery_count",
-        "_drain",
-        "_heads",
-        "_is_oversize",
-        "_is_settled",
-        "_message_format",
-        "_opened",
-        "_partial",
-        "_parts",
-        "_sink",
-        "_size_max",
-        "_termini",
-        "_unsettled",
-        "_waiting",
-        "_wire",
-        "alive",
-        "context",
-        "handle",
-        "is_sender",
-        "name",
-        "remote",
-        "session",
-    )
-
     def __init__(self, session: Session, handle: int, name: str, *, is_sender: bool) -> None:
         self.session = session
         self.handle = handle
@@ -558,3 +358,36 @@ class Link:
         This costs half as much: no `Delivery` is made, and `Session.settle` takes delivery-ids.
         """
         self._sink = sink
+
+
+def attach(
+    session: Session,
+    name: str,
+    *,
+    is_sender: bool,
+    source: str,
+    target: str,
+    filter: Mapping[str, object] | None = None,
+    properties: Mapping[str, object] | None = None,
+    snd_settle_mode: int = 2,
+    rcv_settle_mode: int = 0,
+    max_message_size: int | None = None,
+    credit: int = 0,
+) -> Link:
+    """Client: a new link."""
+    if not session.alive:
+        raise LinkClosed(f"link {name!r} cannot be attached: its session is over")
+    handle = 0
+    while handle in session._links:
+        handle += 1
+    link = Link(session, handle, name, is_sender=is_sender)
+    link._attach(
+        terminus(SOURCE, Described(ULong(SOURCE), [source]), filter=filter),
+        Described(ULong(TARGET), [target]),
+        snd_settle_mode=snd_settle_mode,
+        rcv_settle_mode=rcv_settle_mode,
+        properties=properties,
+        max_message_size=max_message_size,
+    )
+    link.grant(credit)
+    return link

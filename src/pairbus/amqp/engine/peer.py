@@ -13,6 +13,7 @@ from typing import Any
 
 from pairbus.amqp.codec.types import UInt
 from pairbus.amqp.engine.attach import field, read_attach
+from pairbus.amqp.engine.delivery import Delivery, SharedAnswer
 from pairbus.amqp.engine.events import (
     Attached,
     Detached,
@@ -22,7 +23,7 @@ from pairbus.amqp.engine.events import (
     Oversized,
     Transferred,
 )
-from pairbus.amqp.engine.link import Delivery, Link, SharedAnswer
+from pairbus.amqp.engine.link import Link
 from pairbus.amqp.engine.session import Session, SettlementGroup
 from pairbus.amqp.frames import SERIAL, FrameError, read_error
 from pairbus.amqp.outcomes import AmqpError, Outcome, OutcomeKind, rejected
@@ -142,7 +143,8 @@ def _part(
         link._is_settled = True
     if aborted:
         link._drop_parts()
-        _withdraw(partial)
+        if link._sink is None:
+            _withdraw(partial)
         return
     _append(link, body)
     if more:
@@ -185,7 +187,7 @@ def _begin(link: Link, number: int, tag: bytes) -> Delivery:
 
 def _withdraw(delivery: Delivery) -> None:
     """It needs no answer after all."""
-    if delivery.link._sink is None and not delivery.settled:
+    if not delivery.settled:
         delivery._forget()
         if delivery._shared is not None:
             delivery._shared.left(delivery)
@@ -223,9 +225,10 @@ def disposition(session: Session, data: bytes, at: int, end: int, events: list[E
     if first == last:
         if first not in known:
             return 0
+        one = known[first]
         is_news = _disposed(known, first, outcome, settled, group)
         if group:
-            events.append(Disposed(group, outcome, settled))
+            events.append(Disposed(one.link, group, outcome, settled))
         return -1 if is_news else 1
     # A range may claim four thousand million deliveries: look through the shorter side.
     count = (last - first & SERIAL) + 1
@@ -244,8 +247,8 @@ def disposition(session: Session, data: bytes, at: int, end: int, events: list[E
             news += 1
         else:
             news += _disposed(known, number, outcome, settled, group)
-    for _, of_link in groupby(group, key=_link):
-        events.append(Disposed(list(of_link), outcome, settled))
+    for link, of_link in groupby(group, key=_link):
+        events.append(Disposed(link, list(of_link), outcome, settled))
     return looked_at - 2 * news
 
 

@@ -302,9 +302,8 @@ class FaultyTransport:
 
 def _link_of(event: Event) -> Link | None:
     """The link that an event belongs to, if it belongs to one."""
-    if isinstance(event, Attached | Detached | Flowed | Transferred):
-        return event.link
-    return event.deliveries[0].link if isinstance(event, Disposed) else None
+    of_link = Attached | Detached | Flowed | Transferred | Disposed
+    return event.link if isinstance(event, of_link) else None
 
 
 def _right_of(link: Link) -> Right | None:

@@ -541,7 +541,7 @@ class AmqpConnection(asyncio.Protocol):
             event.link.context.transferred(event, now_ms=now_ms)
 
     def _disposed(self, event: Disposed, now_ms: int) -> None:
-        owner = event.deliveries[0].link.context
+        owner = event.link.context
         if isinstance(owner, ReceiverLink):
             owner.disposed(event, now_ms=now_ms)
 
