@@ -43,12 +43,10 @@ def delivered(
     partition_id: int | None = None,
 ) -> bytes:
     """As a receiver would get what was sent to a queue."""
-    one = IncomingMessage(slice_message(data), len(data))
+    one = IncomingMessage(slice_message(data), len(data), enqueued_sequence=SEQUENCE - 1)
     assert check(one, queue, LockTokens()) is None
     times = times_at_enqueue(queue, ttl_ms=one.parts.ttl_ms, due_ms=None, now_ms=ENQUEUED_MS)
-    message = to_message(
-        one, SEQUENCE, times, enqueued_sequence=SEQUENCE - 1, partition_id=partition_id
-    )
+    message = to_message(one, SEQUENCE, times, partition_id)
     message.delivery_count = delivery_count
     message.lock = bytes(range(16))
     return stamped(message, locked_until_ms=ENQUEUED_MS + 60_000 if is_locked else None)

@@ -12,7 +12,6 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AsyncAdministrationClient,
 )
-from azure.servicebus.management import ServiceBusAdministrationClient
 
 import pairbus
 import pairbus.aio
@@ -58,35 +57,6 @@ def of_the_syphon():
 
 
 @pytest.mark.spark
-@pytest.mark.req("A-06", "S-01", "C-02")
-def test_messages_come_home_in_the_background(spark, brokers):
-    first, second = brokers
-    primary = pairbus.ServiceBusClient.from_connection_string(
-        first.connection_string, retry_total=0
-    )
-    secondary = pairbus.ServiceBusClient.from_connection_string(second.connection_string)
-    manager = ServiceBusAdministrationClient.from_connection_string(
-        second.connection_string, connection_verify=str(second.ca_file)
-    )
-    with secondary, primary, manager:
-        options = pairbus.SendAvailabilityPairedNamespaceOptions(
-            manager, secondary, syphon=BackgroundSyphon(spark), **SETTINGS
-        )
-        primary.pair_namespace(options)
-        assert of_the_syphon()
-        with first.faults.unreachable(), primary.get_queue_sender("orders") as sender:
-            for body in BODIES:
-                sender.send_messages(ServiceBusMessage(body, time_to_live=MINUTE))
-            assert primary.pairing.status().entity("orders").diverted == len(BODIES)
-
-        assert arrived(first) == (BODIES, [MINUTE] * len(BODIES))
-
-        primary.close()
-        assert not of_the_syphon()
-    assert spark.sparkContext.parallelize([1, 2]).sum() == 3, "the session is not the syphon's"
-
-
-@pytest.mark.spark
 @pytest.mark.req("A-06", "S-01", "C-02", "X-06")
 def test_messages_come_home_in_the_background_of_asyncio(spark, brokers):
     first, second = brokers
@@ -122,6 +92,7 @@ def test_messages_come_home_in_the_background_of_asyncio(spark, brokers):
             assert not of_the_syphon()
 
     asyncio.run(outage())
+    assert spark.sparkContext.parallelize([1, 2]).sum() == 3, "the session is not the syphon's"
 
 
 ALONE = """

@@ -152,18 +152,6 @@ def test_several_primaries_share_a_syphon_and_other_backlogs_are_ignored(
     assert {line["queue"] for line in lines} >= {fabrikam}
 
 
-def test_a_key_that_the_primary_refuses_is_exit_code_1_before_spark_starts(run, brokers):
-    divert(brokers, "orders", 1)
-    wrong = brokers[0].connection_string.replace(KEY, "d3Jvbmc=")
-
-    code, _, err = run("--once", PAIRBUS_PRIMARY=wrong)
-
-    assert code == 1
-    assert re.search(r"the primary localhost:\d+ refuses the syphon's credentials", err)
-    assert "Traceback" not in err
-    assert at_once(brokers[1], QUEUES[0], 1) == 1
-
-
 def test_a_secondary_that_refuses_is_exit_code_1_before_spark_starts(run, brokers):
     wrong = brokers[1].connection_string.replace(KEY, "d3Jvbmc=")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import sys
 from collections import Counter
@@ -207,17 +206,6 @@ def test_a_login_that_fails_ends_the_command_before_spark_starts(syphon, stage, 
     assert (code, out) == (1, "")
     assert err.startswith(f"pairbus: {said.format(f'localhost:{stage.secondary.port}')}")
     assert err.count("\n") == 1
-
-
-@pytest.mark.spark
-@pytest.mark.req("S-01")
-def test_the_command_takes_host_names(spark, stage, syphon):
-    ids = numbered(20)
-    stage.divert(ids)
-    code, out, err = syphon("pairbus.testing:LocalCredential")
-    assert code == 0, err
-    assert json.loads(out.splitlines()[-1])["broughtHome"] == 20
-    assert stage.home() == ids
 
 
 @pytest.mark.spark

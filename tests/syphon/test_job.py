@@ -3,15 +3,10 @@
 import threading
 
 import pytest
-from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import Broker
-from pairbus.errors import NamespaceError
-from pairbus.fast.address import Address
-from pairbus.syphon.discovery import ListedQueues
 from pairbus.syphon.job import Job
 from pairbus.syphon.ledger import ParquetLedger, read_ledger
-from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import ReceiptOutcome
 from pairbus.syphon.runner import InProcessRunner
 from tests.syphon.stage import Stage, backlog_names, count, numbered
@@ -130,18 +125,6 @@ def test_the_end_of_an_outage_is_noticed_within_seconds(stage):
     assert found[-1] == ()
 
 
-def test_once_reports_why_messages_are_left_if_a_destination_stays_down(stage, monkeypatch):
-    monkeypatch.setattr("pairbus.syphon.job.FUTILE_SECONDS", 0.5)
-    stage.divert(["a"])
-    job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
-
-    with stage.primary.faults.throttle(entity="orders"):
-        assert count(job.run(once=True), ReceiptOutcome.BROUGHT_HOME) == 0
-
-    assert "orders is throttled" in job.left
-    assert stage.free() == ["a"]
-
-
 def test_once_waits_for_locked_messages_and_reports_them_if_they_stay_locked(stage, monkeypatch):
     monkeypatch.setattr("pairbus.syphon.job.LOCKED_SECONDS", 0.05)
     monkeypatch.setattr("pairbus.syphon.job.LOCKED_CHECKS_MAX", 2)
@@ -157,32 +140,6 @@ def test_once_waits_for_locked_messages_and_reports_them_if_they_stay_locked(sta
         job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
         assert count(job.run(once=True), ReceiptOutcome.BROUGHT_HOME) == 1
         assert job.left == ""
-
-
-def test_queues_created_later_are_found(brokers):
-    with ServiceBusAdministrationClient.from_connection_string(
-        brokers[1].connection_string, connection_verify=str(brokers[1].ca_file)
-    ) as manager:
-        listed = ListedQueues(manager, "contoso")
-        assert listed() == QUEUES
-        manager.create_queue("contoso/x-servicebus-transfer/3")
-        manager.create_queue("other/x-servicebus-transfer/0")
-
-        assert listed() == [*QUEUES, "contoso/x-servicebus-transfer/3"]
-
-
-def test_wrong_credentials_for_the_primary_end_the_run_and_lose_nothing(stage):
-    stage.divert(["a"])
-    wrong = stage.primary.connection_string.replace("SharedAccessKey=", "SharedAccessKey=A")
-    settings = SyphonOptions(
-        primaries={"contoso": Address.from_connection_string(wrong)},
-        secondary=stage.address(stage.secondary),
-    )
-
-    with pytest.raises(NamespaceError, match="Send right"):
-        Job(settings, InProcessRunner(), lambda: QUEUES).run(once=True)
-
-    assert stage.free() == ["a"]
 
 
 @pytest.mark.req("X-10")

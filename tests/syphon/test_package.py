@@ -1,6 +1,7 @@
 """The archive for Spark's `--py-files`: a task needs only this, and no installed pairbus."""
 
 import os
+import pickle
 import subprocess
 import sys
 import zipfile
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pairbus.broker import Broker
 from pairbus.cli.pair.package import package_for_spark
 from pairbus.errors import OutputError, UsageError
 from pairbus.spark.session import write_archive
+from tests.syphon.stage import Stage, backlog_names, numbered
 
 # Only the archive has `pairbus`; what is compiled for the broker, and Spark itself, is not there.
 WORKER = """
@@ -96,31 +99,11 @@ def test_the_same_code_gives_the_same_archive(archive, tmp_path):
 
 @pytest.mark.req("S-07")
 def test_a_task_needs_only_the_archive(archive, tmp_path):
-    import pickle
-
-    from azure.servicebus import ServiceBusClient, ServiceBusMessage
-
-    from pairbus.broker import Broker
-    from pairbus.client.sdk.messages import diverted
-    from pairbus.fast.address import Address
-    from pairbus.syphon.drain import DrainTask
-
-    queue = "contoso/x-servicebus-transfer/0"
-    with Broker(queues=["orders"]) as primary, Broker(queues=[queue]) as secondary:
-        with (
-            ServiceBusClient.from_connection_string(secondary.connection_string) as client,
-            client.get_queue_sender(queue) as sender,
-        ):
-            sender.send_messages([diverted(ServiceBusMessage("a"), "orders") for _ in range(3)])
-        task = DrainTask(
-            run="r",
-            round=1,
-            queues=(queue,),
-            primary=Address.from_connection_string(primary.connection_string),
-            secondary=Address.from_connection_string(secondary.connection_string),
-            seconds=3.0,
-            chunk=1000,
-        )
+    queues = backlog_names(1)
+    with Broker(queues=["orders"]) as primary, Broker(queues=queues) as secondary:
+        stage = Stage(primary, secondary, queues)
+        stage.divert(numbered(3))
+        task = stage.task(run="r", seconds=3.0, chunk=1000)
         done = run_with_archive_only(archive, TASK, tmp_path, task=pickle.dumps(task).hex())
 
     assert done.stderr == ""

@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 from azure.servicebus import exceptions as sdk
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -148,14 +147,6 @@ def test_a_refused_batch_is_split_and_only_the_message_at_fault_is_dead_lettered
     assert what == ToDeadLetter("RefusedByDestination", "'orders' refuses the message: too large")
     assert destination.condition is Condition.UNKNOWN
     assert next_step(message(), destination, now=T0) is NextStep.SEND
-
-
-@pytest.mark.req("S-04")
-@pytest.mark.parametrize("failure", WAITING)
-def test_no_message_is_dead_lettered_because_its_destination_fails(failure):
-    for count in (1, 10):
-        what = fail(Destination("orders"), failure, count=count, now=T0, detail="no")
-        assert what is NextStep.WAIT
 
 
 @pytest.mark.req("S-04")
@@ -311,15 +302,6 @@ def test_throttling_while_the_destination_waits_for_something_else_still_counts_
 # --- all destinations of a task -----------------------------------------------------------------
 
 
-@pytest.mark.req("S-04")
-def test_one_failing_destination_does_not_affect_another():
-    destinations = Destinations()
-    failed(Failure.UNREACHABLE, destination=destinations["orders"])
-    assert next_step(message(), destinations["orders"], now=T0) is NextStep.WAIT
-    assert next_step(message(), destinations["events"], now=T0) is NextStep.SEND
-    assert next_step(message(), destinations["orders"], now=T0 + 15) is NextStep.SEND
-
-
 def test_the_case_of_a_path_does_not_matter():
     destinations = Destinations()
     assert destinations["Orders"] is destinations["oRDERS"] is destinations["Orders"]
@@ -395,19 +377,6 @@ class Syphoning(RuleBasedStateMachine):
 
 
 TestSyphoning = Syphoning.TestCase
-
-
-@given(st.lists(st.sampled_from([None, *Failure]), max_size=30))
-def test_a_destination_is_always_tried_again_within_five_minutes(history):
-    destination, now = Destination("orders"), T0
-    for failure in history:
-        if failure is None:
-            destination.sent(now=now)
-        else:
-            failed(failure, destination=destination, now=now)
-        assert 0 <= max(destination.until - now, 0) <= 300
-        now = max(destination.until, now)
-        assert next_step(message(), destination, now=now) is NextStep.SEND
 
 
 # --- from an exception to a failure ---------------------------------------------------------------

@@ -104,12 +104,6 @@ def test_every_kind_of_body_comes_home_to_the_byte(body):
     )
 
 
-@pytest.mark.req("E-03", "E-04")
-def test_every_type_of_property_comes_home_to_the_byte():
-    message = ServiceBusMessage("x", application_properties=dict(PROPERTIES))
-    check_comes_home(message)
-
-
 @pytest.mark.req("E-04")
 def test_a_message_with_everything_comes_home_to_the_byte():
     message = ServiceBusMessage(

@@ -103,14 +103,6 @@ def test_queues_are_dealt_out_to_tasks(slots, shares, groups):
     assert [task.queues for task in dealt] == groups
 
 
-def test_with_one_share_no_queue_is_in_two_tasks():
-    queues = [f"q{n}" for n in range(10)]
-
-    groups = known(*queues).tasks(4, now=0)
-
-    assert sorted(queue for task in groups for queue in task.queues) == queues
-
-
 def test_an_empty_queue_is_not_due_until_a_message_arrives():
     schedule = known("a", "b")
 
@@ -308,15 +300,6 @@ def test_rests_grow_if_messages_wait_although_their_destination_is_open():
         rests.append(schedule.pause(now=100))
 
     assert rests == [0.5, 1, 2, 4]
-
-
-def test_a_queue_that_had_no_turn_because_the_primary_was_lost_rests_too():
-    schedule = known("a", "b")
-
-    ended(schedule, ["a", "b"], [WAITS], [down()], [], lost="refused", now=100)
-
-    assert schedule.tasks(2, now=101) == []
-    assert schedule.tasks(1, now=115) == [plan("a", at_most=1)]
 
 
 @pytest.mark.parametrize(("waiting", "seconds"), [(11, 0.5), (2_000, 10), (20_000, 60)])
