@@ -100,17 +100,26 @@ class Batch(ServiceBusMessageBatch):
         return batch
 
     def add_message(self, message: Message | Mapping[str, Any]) -> None:
-        identified = _with_id(message)
-        if self.path is not None:
-            try:
-                plain = detached(raw_of(identified))
-                super().add_message(diverted(plain, self.path))
-            except Exception:
-                self.make_plain()
-            else:
-                self._without_envelopes.append(plain)
-                return
-        super().add_message(identified)
+        # For each message of a batch: this must not take longer than the SDK's own method.
+        try:
+            has_id = message.raw_amqp_message.properties.message_id  # type: ignore[union-attr]
+        except AttributeError:
+            has_id = None
+        if not has_id:
+            message = _with_id(message)
+        if self.path is None or not self._add_diverted(message, self.path):
+            private.add_to_batch(self, message)
+
+    def _add_diverted(self, message: Any, path: str) -> bool:
+        """Returns False if the batch has become a plain one."""
+        try:
+            plain = detached(raw_of(message))
+            private.add_to_batch(self, diverted(plain, path))
+        except Exception:
+            self.make_plain()
+            return False
+        self._without_envelopes.append(plain)
+        return True
 
     def messages(self) -> list[AmqpAnnotatedMessage]:
         """The messages as they were added."""
@@ -126,7 +135,7 @@ class Batch(ServiceBusMessageBatch):
             self.path = None
             private.make_empty(self)
             for message in self._without_envelopes:
-                super().add_message(message)
+                private.add_to_batch(self, message)
 
 
 def _batch_with_ids(batch: ServiceBusMessageBatch) -> ServiceBusMessageBatch:

@@ -12,7 +12,7 @@ import copy
 import os
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from types import SimpleNamespace
@@ -456,6 +456,16 @@ def batch_like(made: ServiceBusMessageBatch, kind: type[Adopted]) -> Adopted:
     each step of adding a message. Without it: TypeError or AttributeError.
     """
     return kind(made.max_size_in_bytes, **_batch_settings(made))  # type: ignore[call-arg]
+
+
+add_to_batch: Callable[[ServiceBusMessageBatch, Any], None] = getattr(
+    ServiceBusMessageBatch, "_add", ServiceBusMessageBatch.add_message
+)
+"""Adds a message to a batch.
+
+Why: the SDK's `add_message` only calls `_add`. Our own does the same after a look at the id, so a
+message costs no call more than in a batch of the SDK. Without it: `add_message`, one call more.
+"""
 
 
 def make_empty(batch: ServiceBusMessageBatch) -> None:
