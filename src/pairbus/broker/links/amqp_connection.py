@@ -10,30 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum, auto
 from typing import Any, Final
 from uuid import uuid4
 
-from pairbus.amqp.engine import (
-    Attached,
-    ConnectionClosed,
-    Detached,
-    Disposed,
-    Engine,
-    EngineLimits,
-    Event,
-    Flowed,
-    Link,
-    Opened,
-    Oversized,
-    Session,
-    SessionBegun,
-    SessionEnded,
-    Transferred,
-)
+from pairbus.amqp.engine import Engine, EngineLimits, Event, Link, Session, events
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.sasl import SaslServer
 from pairbus.broker.connection_limit import Slot
@@ -44,8 +26,9 @@ from pairbus.broker.links import paths, tokens
 from pairbus.broker.links.attach import address_of, attach
 from pairbus.broker.links.links import ReceiverLink, SenderLink
 from pairbus.broker.links.paths import Path
+from pairbus.broker.links.reading import Pause, Reading
 from pairbus.broker.links.request_codec import no_entity
-from pairbus.broker.links.requests import ReplyLink
+from pairbus.broker.links.requests import ReplyLink, RequestQueue, find_reply_link
 from pairbus.broker.links.tokens import Credentials, Grant
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.queue import Queue
@@ -57,23 +40,9 @@ logger = logging.getLogger(__name__)
 _HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes received but not on the disk yet. Above this, reading pauses."""
 _DELIVERIES_AT_ONCE: Final = 100
-_REQUESTS_MAX: Final = 100
 # Before its first valid token, a client needs two links to `$cbs`, and a few kilobytes.
 _STRANGERS_LINKS_MAX: Final = 8
 _STRANGERS_BYTES_MAX: Final = 64 * 1024
-
-
-class Pause(Enum):
-    """Why the connection does not read from the client at the moment."""
-
-    DISK = auto()
-    """The client sends faster than the disk writes."""
-    WRITES = auto()
-    """The client does not read what it is sent."""
-    REQUESTS = auto()
-    """The client sends requests faster than they are answered."""
-    FAULT = auto()
-    """A fault on demand holds what the client sends."""
 
 
 class AmqpConnection(asyncio.Protocol):
@@ -82,18 +51,16 @@ class AmqpConnection(asyncio.Protocol):
         self._slot = slot
         self._limits = limits
         self._transport: Any = None
-        self._links: set[Link] = set()
-        """Links that are accepted, or that wait for a session and are not answered yet."""
-        self._reply_links: list[ReplyLink] = []
+        self._reading: Reading
+        self._links: dict[Link, None] = {}
+        """Links that are accepted, or that wait for a session and are not answered yet. The newest
+        is the last one.
+        """
         self.credentials = Credentials()
         self._held_bytes = 0
         self._unsent_bytes = 0
         self.is_congested = False
-        self._pauses: set[Pause] = set()
-        self._requests: deque[Callable[[int], None]] = deque()
-        self._is_request_scheduled = False
-        self._request_delay_seconds = 0.0
-        """How long the next request waits, because the last one brought a bad token."""
+        self._requests = RequestQueue(namespace.loop, self._handle_request)
         self.faulty_transport: FaultyTransport | None = None
         """Only while faults on demand are active."""
         self._timer: asyncio.TimerHandle | None = None
@@ -118,16 +85,16 @@ class AmqpConnection(asyncio.Protocol):
             sasl=SaslServer(self._authenticate),
         )
         self._handlers: dict[type, Callable[[Any, int], None]] = {
-            Opened: self._opened,
-            SessionBegun: self._ignored,
-            SessionEnded: self._ignored,
-            Attached: self._attached,
-            Detached: self._detached,
-            Flowed: self._flowed,
-            Transferred: self._transferred,
-            Oversized: self._oversized,
-            Disposed: self._disposed,
-            ConnectionClosed: self._closed,
+            events.Opened: self._opened,
+            events.SessionBegun: self._ignored,
+            events.SessionEnded: self._ignored,
+            events.Attached: self._attached,
+            events.Detached: self._detached,
+            events.Flowed: self._flowed,
+            events.Transferred: self._transferred,
+            events.Oversized: self._oversized,
+            events.Disposed: self._disposed,
+            events.ConnectionClosed: self._closed,
         }
 
     # asyncio's side
@@ -136,6 +103,7 @@ class AmqpConnection(asyncio.Protocol):
         self._slot.occupy(self, transport)
         self._transport = transport
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
+        self._reading = self._requests.reading = Reading(self._transport)
         self.namespace.connections.add(self)
         self.namespace.connections_opened += 1
         self._handshake = self.namespace.loop.call_later(
@@ -177,9 +145,6 @@ class AmqpConnection(asyncio.Protocol):
                 self._limits.handshake_seconds, self._transport.abort
             )
 
-    def eof_received(self) -> bool:
-        return False  # close the transport
-
     def connection_lost(self, exc: Exception | None) -> None:
         try:
             self._clean_up()
@@ -196,7 +161,6 @@ class AmqpConnection(asyncio.Protocol):
                 link.context.closed()
                 link.context = None
         self._links.clear()
-        self._reply_links.clear()
         self._requests.clear()
         if self.faulty_transport is not None:
             self.faulty_transport.close()
@@ -205,13 +169,13 @@ class AmqpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_congested = True
-        self._pause(Pause.WRITES)
+        self._reading.pause(Pause.WRITES)
 
     def resume_writing(self) -> None:
         self.is_congested = False
-        self._resume(Pause.WRITES)
+        self._reading.resume(Pause.WRITES)
         self.offer_messages()
-        self._schedule_next_request()
+        self._requests.schedule()
         self.namespace.run()
 
     def shutdown(self) -> None:
@@ -238,7 +202,7 @@ class AmqpConnection(asyncio.Protocol):
             transport.close()
             return
         self._unsent_bytes = 0
-        if self.is_congested and Pause.WRITES not in self._pauses:
+        if self.is_congested and not self._reading.is_paused_by(Pause.WRITES):
             # The transport has room; only this turn's output was too large. Continue in the next
             # turn.
             self.is_congested = False
@@ -261,24 +225,13 @@ class AmqpConnection(asyncio.Protocol):
     def hold(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
         if self._held_bytes > _HELD_BYTES_MAX:
-            self._pause(Pause.DISK)
+            self._reading.pause(Pause.DISK)
 
     def release(self, size_bytes: int) -> None:
         self._held_bytes -= size_bytes
         self.namespace.unsent(self)
         if self._held_bytes < _HELD_BYTES_MAX // 2:
-            self._resume(Pause.DISK)
-
-    def _pause(self, why: Pause) -> None:
-        if not self._pauses and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._pauses.add(why)
-
-    def _resume(self, why: Pause) -> None:
-        if why in self._pauses:
-            self._pauses.remove(why)
-            if not self._pauses and not self._transport.is_closing():
-                self._transport.resume_reading()
+            self._reading.resume(Pause.DISK)
 
     def offer_messages(self) -> None:
         """Look for messages again for every receiver with credit."""
@@ -287,34 +240,16 @@ class AmqpConnection(asyncio.Protocol):
                 link.context.mailbox.has_credit(link.context)
                 self.namespace.wake(link.context.queue, link.context.mailbox)
 
-    # requests, one per turn: a client with many requests must not delay the others
-
     def queue_request(self, handle: Callable[[int], None]) -> None:
-        self._requests.append(handle)
-        if len(self._requests) > _REQUESTS_MAX:
-            self._pause(Pause.REQUESTS)
-        self._schedule_next_request()
+        self._requests.add(handle)
 
-    def _schedule_next_request(self) -> None:
-        if self._requests and not self._is_request_scheduled and Pause.WRITES not in self._pauses:
-            self._is_request_scheduled = True
-            self.namespace.loop.call_later(self._request_delay_seconds, self._next_request)
-            self._request_delay_seconds = 0.0
-
-    def _next_request(self) -> None:
-        self._is_request_scheduled = False
-        if not self._requests:
-            return
-        handle = self._requests.popleft()
-        if len(self._requests) < _REQUESTS_MAX // 2:
-            self._resume(Pause.REQUESTS)
+    def _handle_request(self, handle: Callable[[int], None]) -> None:
         try:
             handle(self.namespace.now_ms())
         except Exception:
             self._failed()
         self.has_output()
         self.namespace.run()
-        self._schedule_next_request()
 
     def _keep_alive(self) -> None:
         if self._timer is not None:
@@ -412,10 +347,10 @@ class AmqpConnection(asyncio.Protocol):
             self._slot.reset()
 
     def pause_reading(self) -> None:
-        self._pause(Pause.FAULT)
+        self._reading.pause(Pause.FAULT)
 
     def resume_reading(self) -> None:
-        self._resume(Pause.FAULT)
+        self._reading.resume(Pause.FAULT)
 
     @property
     def links(self) -> list[Link]:
@@ -442,7 +377,7 @@ class AmqpConnection(asyncio.Protocol):
         self.log_refusal(refused.reason, path, refused.policy_name)
         network = network_of(self._transport.get_extra_info("peername"))
         self.namespace.bad_tokens.add(network)
-        self._request_delay_seconds = self.namespace.bad_tokens.delay_seconds(network)
+        self._requests.delay_seconds = self.namespace.bad_tokens.delay_seconds(network)
 
     def add_grant(self, path: Path, grant: Grant) -> None:
         self.credentials.add(path, grant)
@@ -457,12 +392,9 @@ class AmqpConnection(asyncio.Protocol):
         if self._slot.authenticated():
             self._engine.set_limits(self._engine_limits)
         else:
-            # After the answer to the token.
-            self.namespace.loop.call_soon(self._is_one_too_many)
-
-    def _is_one_too_many(self) -> None:
-        reason = f"{self._limits.connections_max} connections are open, which is the limit"
-        self._close_with(AmqpError("amqp:resource-limit-exceeded", reason))
+            reason = f"{self._limits.connections_max} connections are open, which is the limit"
+            error = AmqpError("amqp:resource-limit-exceeded", reason)
+            self.namespace.loop.call_soon(self._close_with, error)  # after the answer to the token
 
     def check_tokens(self, *, now_ms: int) -> None:
         """Close the links whose token has expired or was revoked, and was not renewed."""
@@ -507,9 +439,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _forget(self, link: Link) -> None:
         owner, link.context = link.context, None
-        self._links.discard(link)
-        if isinstance(owner, ReplyLink):
-            self._reply_links.remove(owner)
+        self._links.pop(link, None)
         if owner is not None:
             owner.closed()
 
@@ -518,7 +448,7 @@ class AmqpConnection(asyncio.Protocol):
     def _ignored(self, event: Any, now_ms: int) -> None:
         """The engine has answered it."""
 
-    def _closed(self, event: ConnectionClosed, now_ms: int) -> None:
+    def _closed(self, event: events.ConnectionClosed, now_ms: int) -> None:
         # A wrong password has a line already, with its policy.
         if (
             event.error is not None
@@ -527,32 +457,32 @@ class AmqpConnection(asyncio.Protocol):
         ):
             self.log_refusal(f"{event.error.condition}: {event.error.description}")
 
-    def _oversized(self, event: Oversized, now_ms: int) -> None:
+    def _oversized(self, event: events.Oversized, now_ms: int) -> None:
         self.log_refusal(event.error.description, paths.parse(address_of(event.link)))
 
-    def _opened(self, event: Opened, now_ms: int) -> None:
+    def _opened(self, event: events.Opened, now_ms: int) -> None:
         if self._handshake is not None:
             self._handshake.cancel()
             self._handshake = None
         self._keep_alive()  # the open says how often the client wants a frame
 
-    def _transferred(self, event: Transferred, now_ms: int) -> None:
+    def _transferred(self, event: events.Transferred, now_ms: int) -> None:
         if event.link.context is not None:
             event.link.context.transferred(event, now_ms=now_ms)
 
-    def _disposed(self, event: Disposed, now_ms: int) -> None:
+    def _disposed(self, event: events.Disposed, now_ms: int) -> None:
         owner = event.link.context
         if isinstance(owner, ReceiverLink):
             owner.disposed(event, now_ms=now_ms)
 
-    def _flowed(self, event: Flowed, now_ms: int) -> None:
+    def _flowed(self, event: events.Flowed, now_ms: int) -> None:
         if event.link.context is not None and event.link.is_sender:
             event.link.context.flowed(now_ms=now_ms)
 
-    def _detached(self, event: Detached, now_ms: int) -> None:
+    def _detached(self, event: events.Detached, now_ms: int) -> None:
         self._forget(event.link)
 
-    def _attached(self, event: Attached, now_ms: int) -> None:
+    def _attached(self, event: events.Attached, now_ms: int) -> None:
         link = event.link
         error = attach(self, link, now_ms=now_ms)
         if error is not None:
@@ -560,26 +490,10 @@ class AmqpConnection(asyncio.Protocol):
                 self.log_refusal(error.description, paths.parse(address_of(link)))
             link.refuse(error)
             return
-        self._links.add(link)
-        if isinstance(link.context, ReplyLink):
-            self._reply_links.append(link.context)
+        self._links[link] = None
 
     def send_reply(self, data: bytes, path: Path, reply_to: str | None, session: Session) -> None:
-        link = self._reply_link(path, reply_to, session)
+        replies = [link.context for link in self._links if isinstance(link.context, ReplyLink)]
+        link = find_reply_link(replies, path, reply_to, session)
         if link is not None:
             link.send(data)
-
-    def _reply_link(self, path: Path, reply_to: str | None, session: Session) -> ReplyLink | None:
-        """Finds the link by the request's address, else by the same session, else the newest."""
-        name = str(path).lower()
-        candidates = [link for link in self._reply_links if str(link.path).lower() == name]
-        for link in candidates:
-            if reply_to is not None and reply_to in (
-                link.link.remote.target_address,
-                link.link.name,
-            ):
-                return link
-        for link in candidates:
-            if link.link.session is session:
-                return link
-        return candidates[-1] if candidates else None

@@ -7,12 +7,14 @@ the only one of its kind on the connection.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from pairbus.amqp.codec.values import MalformedMessage
-from pairbus.amqp.engine import Link, Transferred
+from pairbus.amqp.engine import Link, Session, Transferred
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import OPERATION_OF_RIGHT, Operation
@@ -20,6 +22,7 @@ from pairbus.broker.links import management, paths, rule_requests, tokens
 from pairbus.broker.links.host import LinkHost
 from pairbus.broker.links.management import Context, ManagementOperation
 from pairbus.broker.links.paths import Path
+from pairbus.broker.links.reading import Pause, Reading
 from pairbus.broker.links.request_codec import (
     Reply,
     Request,
@@ -39,6 +42,7 @@ from pairbus.broker.messages.sessions import MessageSession
 OPERATIONS: Final = {**management.OPERATIONS, **rule_requests.OPERATIONS}
 _CREDIT: Final = 100
 _WAITING_MAX: Final = 1000
+_REQUESTS_MAX: Final = 100
 _TOKEN_SIZE_MAX: Final = 64 * 1024
 
 
@@ -77,6 +81,67 @@ class ReplyLink:
         self.connection.has_output()
 
     def closed(self) -> None:
+        self._waiting.clear()
+
+
+def find_reply_link(
+    links: Sequence[ReplyLink], path: Path, reply_to: str | None, session: Session
+) -> ReplyLink | None:
+    """Finds the link by the request's address, else by the same session, else the newest."""
+    name = str(path).lower()
+    candidates = [one for one in links if str(one.path).lower() == name]
+    for one in candidates:
+        if reply_to is not None and reply_to in (one.link.remote.target_address, one.link.name):
+            return one
+    for one in candidates:
+        if one.link.session is session:
+            return one
+    return candidates[-1] if candidates else None
+
+
+class RequestQueue:
+    """The requests of a connection, one per turn: a client with many must not delay the others."""
+
+    reading: Reading
+    """Of the connection: it pauses while too many requests wait."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        run: Callable[[Callable[[int], None]], None],
+    ) -> None:
+        self._loop = loop
+        self._run = run
+        self._waiting: deque[Callable[[int], None]] = deque()
+        self._is_scheduled = False
+        self.delay_seconds = 0.0
+        """How long the next request waits, because the last one brought a bad token."""
+
+    def add(self, handle: Callable[[int], None]) -> None:
+        self._waiting.append(handle)
+        if len(self._waiting) > _REQUESTS_MAX:
+            self.reading.pause(Pause.REQUESTS)
+        self.schedule()
+
+    def schedule(self) -> None:
+        """Not while the client does not read the replies."""
+        is_ready = self._waiting and not self._is_scheduled
+        if is_ready and not self.reading.is_paused_by(Pause.WRITES):
+            self._is_scheduled = True
+            self._loop.call_later(self.delay_seconds, self._next)
+            self.delay_seconds = 0.0
+
+    def _next(self) -> None:
+        self._is_scheduled = False
+        if not self._waiting:
+            return
+        handle = self._waiting.popleft()
+        if len(self._waiting) < _REQUESTS_MAX // 2:
+            self.reading.resume(Pause.REQUESTS)
+        self._run(handle)
+        self.schedule()
+
+    def clear(self) -> None:
         self._waiting.clear()
 
 
