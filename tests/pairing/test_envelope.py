@@ -220,31 +220,22 @@ def largest_body(world, queue: str, **settings) -> int:
 
 
 @pytest.mark.req("E-05")
-@pytest.mark.parametrize("shape", ["single", "list", "schedule"])
-def test_a_message_that_its_envelope_makes_too_large_is_refused_with_the_reason(world, shape):
-    probing = world.queue("probing")
-    size = largest_body(world, probing, message_id="large")
+def test_a_message_that_its_envelope_makes_too_large_is_refused_with_the_reason(world):
+    """In a list, or with others: `tests/client/test_backlog_batch.py`."""
+    size = largest_body(world, world.queue("probing"), message_id="large")
     twins = Twins(world)
     message = ServiceBusMessage(b"x" * size, message_id="large")
     twins.to_healthy.send_messages(message)
-    sender = twins.to_failed
-    small = [ServiceBusMessage(f"{number}") for number in range(3)]
-    send = {
-        "single": lambda: sender.send_messages(message),
-        "list": lambda: sender.send_messages([*small, message]),
-        "schedule": lambda: sender.schedule_messages(message, datetime.now(UTC) + HOUR),
-    }[shape]
-    with pytest.raises(MessageSizeExceededError) as raised:
-        send()
-    if shape != "list":  # one that is too large for the primary as well is the SDK's to refuse
-        assert isinstance(raised.value, EnvelopeTooLarge)
-        assert isinstance(raised.value, PairbusError)
-        assert raised.value.entity == twins.failed
-        assert raised.value.backlog_queue == world.backlog_path(0)
-        assert twins.failed in str(raised.value)
+    with pytest.raises(EnvelopeTooLarge) as raised:
+        twins.to_failed.send_messages(message)
+    assert isinstance(raised.value, MessageSizeExceededError)
+    assert isinstance(raised.value, PairbusError)
+    assert raised.value.entity == twins.failed
+    assert raised.value.backlog_queue == world.backlog_path(0)
+    assert twins.failed in str(raised.value)
     assert world.backlog() == []
     assert twins.client.pairing.status().withdrawn == (), "the queue is well"
-    sender.send_messages(ServiceBusMessage("small", message_id="small"))
+    twins.to_failed.send_messages(ServiceBusMessage("small", message_id="small"))
     assert ids(world.backlog()) == ["small"]
 
 

@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.client.sdk.pairing_errors import PairingError
-from pairbus.errors import OptionsError, PairbusError
+from pairbus.errors import PairbusError
 from pairbus.events import FailedOver, Paired
 from tests.pairing.shells import bare
 
@@ -219,17 +219,6 @@ def test_a_secondary_that_is_down_cannot_be_paired_with(world):
     check_unpaired(world, client, queue)
     client.pair_namespace(options)
     assert client.pairing is not None
-
-
-# options
-
-
-def test_clients_of_the_wrong_kind_are_refused(world):
-    manager, factory = world.manager(), world.factory()
-    with pytest.raises(OptionsError, match="secondary_namespace_manager"):
-        world.options(manager=factory, factory=factory)
-    with pytest.raises(OptionsError, match="messaging_factory"):
-        world.options(manager=manager, factory=manager)
 
 
 @pytest.mark.req("A-01", "F-05")

@@ -58,37 +58,26 @@ def test_events_add_up_to_the_value_of_each_gauge(history, pairings, entities, q
     assert value(Gauge.QUEUES_WITHDRAWN) == queues
 
 
-FLAPS = {
-    "an entity flaps": ([PAIRED, sample.flapping], 1),
-    "and goes on": ([PAIRED, PAIRED, sample.flapping, sample.flapping_again], 1),
-    "and calms down": ([PAIRED, sample.flapping, sample.calmed], 0),
-    "or its client closes": ([PAIRED, sample.flapping, CLOSED], 0),
+FLAPPING, DOWN = Gauge.ENTITIES_FLAPPING, Gauge.SYPHONS_DOWN
+FAILED, FAILED_AGAIN = sample.syphon_failed, sample.syphon_failed_again
+COUNTED_ONCE = {
+    "an entity flaps": (FLAPPING, [PAIRED, sample.flapping], 1),
+    "and goes on": (FLAPPING, [PAIRED, PAIRED, sample.flapping, sample.flapping_again], 1),
+    "and calms down": (FLAPPING, [PAIRED, sample.flapping, sample.calmed], 0),
+    "or its client closes": (FLAPPING, [PAIRED, sample.flapping, CLOSED], 0),
+    "a syphon fails": (DOWN, [PAIRED, FAILED], 1),
+    "and fails to start": (DOWN, [PAIRED, PAIRED, FAILED, FAILED_AGAIN], 1),
+    "and runs again": (DOWN, [PAIRED, FAILED, sample.syphon_restarted], 0),
+    "or the client of the syphon closes": (DOWN, [PAIRED, FAILED, CLOSED], 0),
+    "the syphons of two clients fail": (DOWN, [PAIRED, PAIRED, FAILED, FAILED], 2),
 }
 
 
 @pytest.mark.req("X-11")
-@pytest.mark.parametrize(("history", "flapping"), FLAPS.values(), ids=FLAPS)
-def test_flapping_entities_are_counted_once_each(history, flapping):
+@pytest.mark.parametrize(("gauge", "history", "value"), COUNTED_ONCE.values(), ids=COUNTED_ONCE)
+def test_flapping_entities_and_failed_syphons_are_counted_once_each(gauge, history, value):
     tracker = GaugeTracker()
 
     changes = [change for event in history for change in tracker.changes(event)]
 
-    assert sum(each.delta for each in changes if each.gauge is Gauge.ENTITIES_FLAPPING) == flapping
-
-
-SYPHONS = {
-    "a syphon fails": ([PAIRED, sample.syphon_failed], 1),
-    "and fails to start": ([PAIRED, PAIRED, sample.syphon_failed, sample.syphon_failed_again], 1),
-    "and runs again": ([PAIRED, sample.syphon_failed, sample.syphon_restarted], 0),
-    "or its client closes": ([PAIRED, sample.syphon_failed, CLOSED], 0),
-    "the syphons of two clients fail": ([PAIRED, PAIRED, *[sample.syphon_failed] * 2], 2),
-}
-
-
-@pytest.mark.parametrize(("history", "down"), SYPHONS.values(), ids=SYPHONS)
-def test_failed_syphons_are_counted_once_each(history, down):
-    tracker = GaugeTracker()
-
-    changes = [change for event in history for change in tracker.changes(event)]
-
-    assert sum(each.delta for each in changes if each.gauge is Gauge.SYPHONS_DOWN) == down
+    assert sum(change.delta for change in changes if change.gauge is gauge) == value

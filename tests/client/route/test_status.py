@@ -93,18 +93,6 @@ def test_it_can_be_written_as_json() -> None:
     assert read["is_closed"] is False
 
 
-def test_a_snapshot_stays_as_it_was() -> None:
-    routing = in_trouble()
-    status = seen(routing)
-
-    routing.mark_healthy("orders", now=40.0)
-    routing.close()
-
-    assert status.failed_over == ("Orders",)
-    assert seen(routing).failed_over == ()
-    assert seen(routing).is_closed
-
-
 # --- with the router's own seconds in place of dates
 
 

@@ -6,17 +6,12 @@ import copy
 import json
 import pickle
 import uuid
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
-from pairbus.broker import Broker, QueueDescription
 from pairbus.client.sdk.messages import PING_CONTENT_TYPE, ping_message
 from pairbus.client.sdk.pairing_errors import UnknownSequenceNumber
-from tests.interop.shells import Shell
-
-# --- the ping -------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("G-02")
@@ -29,34 +24,6 @@ def test_a_ping_is_an_empty_message_of_its_own_kind_that_lives_a_second():
     assert uuid.UUID(ping.session_id)
     assert ping.session_id != other.session_id
     assert ping.message_id != other.message_id
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    queues = ["plain", QueueDescription(name="sessions", requires_session=True)]
-    with Broker(queues=queues, topics=["news", "news/Subscriptions/desk"]) as running:
-        yield running
-
-
-@pytest.mark.req("G-02")
-def test_any_entity_takes_a_ping_and_nobody_gets_it(shell: Shell, broker: Broker):
-    with shell.client(broker.connection_string, retry_total=0) as client:
-        senders = [
-            client.get_queue_sender("plain"),
-            client.get_queue_sender("sessions"),
-            client.get_topic_sender("news"),
-        ]
-        receivers = [
-            client.get_queue_receiver("plain"),
-            client.get_subscription_receiver("news", "desk"),
-        ]
-        for sender in senders:
-            sender.send_messages(ping_message())
-        for receiver in receivers:
-            assert receiver.peek_messages(10) == []
-
-
-# --- the number that is none ----------------------------------------------------------------------
 
 
 def test_an_unknown_number_is_a_number_that_says_what_it_is():

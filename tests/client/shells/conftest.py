@@ -9,7 +9,9 @@ import pytest
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from tests.client.shells.both import AsyncioSide, Others, Side, SyncSide
 from tests.client.shells.stage import Stage
-from tests.pairing.shells import AsyncioShell, Shell, SyncShell
+from tests.pairing.shells import AsyncioShell, Shell, SyncShell, asyncio_shell, shell
+
+__all__ = ["asyncio_shell", "shell"]
 
 
 @pytest.fixture(scope="session")
@@ -29,18 +31,6 @@ def others() -> Iterator[Others]:
     others = Others()
     yield others
     others.close()
-
-
-@pytest.fixture(scope="session")
-def asyncio_shell() -> Iterator[AsyncioShell]:
-    shell = AsyncioShell()
-    yield shell
-    shell.close()
-
-
-@pytest.fixture(params=["sync", "asyncio"])
-def shell(request: pytest.FixtureRequest, asyncio_shell: AsyncioShell) -> Shell:
-    return asyncio_shell if request.param == "asyncio" else SyncShell()
 
 
 @pytest.fixture(scope="session")

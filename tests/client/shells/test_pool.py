@@ -134,19 +134,6 @@ def test_the_call_that_has_waited_longest_gets_the_next_connection(
         assert call.result(30) is connection
 
 
-def test_two_calls_that_wait_get_two_connections_that_come_free_at_once(
-    pool: Any, others: Others
-) -> None:
-    lent = borrowed(pool, CONNECTIONS_PER_QUEUE_MAX)
-    waiting = [others.begin(pool.borrow, "a", 10.0) for _ in range(2)]
-    assert all(is_waiting(call) for call in waiting)
-
-    for connection in lent[:2]:
-        pool.give_back(connection, is_usable=True)
-
-    assert {id(call.result(30)) for call in waiting} == {id(one) for one in lent[:2]}
-
-
 def test_many_that_wait_all_get_one(pool: Any, others: Others) -> None:
     def send() -> bool:
         connection = pool.borrow("a", 10.0)

@@ -18,26 +18,32 @@ def lock(side: Side) -> Any:
     return side.lock("orders")
 
 
-def test_one_call_at_a_time(lock: Any, others: Others) -> None:
-    lock.acquire(1.0)
+def test_one_call_at_a_time_and_each_learns_whether_it_had_to_wait(
+    lock: Any, others: Others
+) -> None:
+    assert lock.acquire(1.0) is False
+    assert not lock.try_acquire()
     second = others.begin(lock.acquire, 10.0)
     assert is_waiting(second)
 
     lock.release()
 
-    second.result(30)
+    assert second.result(30) is True
+    assert not lock.try_acquire()
     lock.release()
+    assert lock.try_acquire()
 
 
-def test_waiting_too_long_behind_one_call_is_a_stuck_call(
-    lock: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("stuck_seconds", "is_stuck"), [(0.05, True), (5.0, False)])
+def test_a_call_that_holds_it_for_longer_than_opening_takes_is_stuck(
+    lock: Any, stuck_seconds: float, is_stuck: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pairbus.client.send.OPEN_SECONDS_MIN", 0.05)
+    monkeypatch.setattr("pairbus.client.send.OPEN_SECONDS_MIN", stuck_seconds)
     lock.acquire(1.0)
 
     with pytest.raises(SenderBusy, match=r"after 0\.05 s .* 'orders'") as caught:
         lock.acquire(0.05)
-    assert caught.value.is_stuck
+    assert caught.value.is_stuck is is_stuck
 
 
 def test_waiting_too_long_behind_several_calls_is_not_a_stuck_call(
@@ -54,40 +60,6 @@ def test_waiting_too_long_behind_several_calls_is_not_a_stuck_call(
 
     assert isinstance(error, SenderBusy)
     assert not error.is_stuck
-
-
-def test_a_short_wait_says_nothing_about_the_primary(
-    lock: Any,
-) -> None:
-    lock.acquire(1.0)
-
-    with pytest.raises(SenderBusy) as caught:
-        lock.acquire(0.05)
-    assert not caught.value.is_stuck
-
-
-def test_acquire_says_whether_it_had_to_wait(lock: Any, others: Others) -> None:
-    assert lock.acquire(1.0) is False
-    second = others.begin(lock.acquire, 10.0)
-    assert is_waiting(second)
-
-    lock.release()
-
-    assert second.result(30) is True
-
-
-def test_a_free_lock_can_be_acquired_without_waiting(lock: Any, others: Others) -> None:
-    assert lock.try_acquire()
-    assert not lock.try_acquire()
-    waiting = others.begin(lock.acquire, 10.0)
-    assert is_waiting(waiting)
-
-    lock.release()
-
-    waiting.result(30)
-    assert not lock.try_acquire()
-    lock.release()
-    assert lock.try_acquire()
 
 
 def test_the_owner_of_the_lock_knows_that_it_has_it(side: Side, lock: Any) -> None:
