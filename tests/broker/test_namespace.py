@@ -18,37 +18,6 @@ from tests.broker.world import FakeConnection, Receiver, StillLoop, World, encod
 # -- start and stop ---------------------------------------------------------------------------
 
 
-@pytest.mark.req("B-12")
-@pytest.mark.parametrize("ending", ["restart", "crash"])
-def test_everything_is_there_again_after_a_restart(make_world, ending):
-    world = make_world(
-        queue("plain", max_delivery_count=3),
-        queue("sessions", requires_session=True, lock_duration=timedelta(seconds=5)),
-    )
-    world.send(*[encoded()] * 4, encoded(due_ms=world.now_ms + 5000), to="plain")
-    first, second, third, _ = world.receive(4, of="plain")
-    world.settle(first, Settlement.COMPLETE, of="plain")
-    world.settle(second, Settlement.DEFER, of="plain")
-    world.settle(third, Settlement.DEAD_LETTER, of="plain", reason="why")
-    world.send(encoded(session="s"), to="sessions")
-    seen = {
-        (q.name, kind): (world.rows(of=q.name, kind=kind), mailbox.counters)
-        for q in world.namespace.queues
-        for kind, mailbox in q.mailboxes.items()
-    }
-    descriptions = [q.description for q in world.namespace.queues]
-
-    world.queues = ()
-    getattr(world, ending)()
-
-    assert [q.description for q in world.namespace.queues] == descriptions
-    for (name, kind), (rows, counters) in seen.items():
-        assert world.rows(of=name, kind=kind) == rows
-        assert world.queue(name).mailboxes[kind].counters == counters
-    assert world.send(encoded(), to="plain") == [6]
-    world.check_counters()
-
-
 def test_a_namespace_without_a_folder_keeps_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     loop = StillLoop()
@@ -142,41 +111,6 @@ def test_a_description_that_this_version_does_not_know_is_named(world):
     for name in ("local.db", "local.lock"):
         (world.folder / name).unlink()
     world.open()
-
-
-def test_a_deleted_queue_is_gone_and_its_name_is_free(world):
-    connection = FakeConnection()
-    world.namespace.connections.add(connection)
-    world.send(encoded())
-
-    world.namespace.delete(world.queue())
-    world.flush()
-
-    assert world.namespace.find("q") is None
-    assert connection.gone == ["q"]
-    world.namespace.directory.ensure(queue(), now_ms=world.now_ms)
-    assert world.sequences() == []
-    assert world.send(encoded()) == [1]
-    world.crash()
-    assert world.sequences() == [1]
-
-
-def test_a_queue_may_be_changed_while_it_is_used(world):
-    connection = FakeConnection()
-    world.namespace.connections.add(connection)
-    world.send(encoded(), encoded())
-    early = world.receive()[0]
-
-    world.namespace.update(world.queue(), queue(lock_duration=timedelta(seconds=5)))
-    late = world.receive()[0]
-    world.pass_time(6)
-
-    assert connection.changed == ["q"]
-    assert [lock.message.sequence for lock in world.receive(9)] == [2]  # the late lock, no other
-    assert world.settle(early, Settlement.COMPLETE) is None
-    assert world.settle(late, Settlement.COMPLETE) == "lock lost"
-    world.crash()
-    assert world.queue().description.lock_duration == timedelta(seconds=5)
 
 
 # -- time -------------------------------------------------------------------------------------

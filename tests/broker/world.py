@@ -176,18 +176,10 @@ class FakeConnection:
 
     def __init__(self):
         self.flushes = 0
-        self.gone = []
-        self.changed = []
         self.checked = []
 
     def flush(self):
         self.flushes += 1
-
-    def entity_gone(self, queue):
-        self.gone.append(queue.name)
-
-    def entity_changed(self, queue):
-        self.changed.append(queue.name)
 
     def check_tokens(self, *, now_ms):
         self.checked.append(now_ms)

@@ -85,52 +85,10 @@ def test_application_properties_keep_their_types(bus):
     assert properties[b"true"] is True
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"\x00\xff" * 10, "text ☃".encode(), b"x" * 255, b"x" * 256, b"x" * 70_000],
-    ids=["empty", "binary", "text", "255", "256", "more than a frame"],
-)
-def test_a_body_of_bytes_comes_back_to_the_byte(bus, body):
-    message = through(bus, ServiceBusMessage(body))
-    assert b"".join(message.body) == body
-    assert message.body_type == AmqpMessageBodyType.DATA
-
-
 def test_a_message_without_a_body_has_none(bus):
     message = through(bus, ServiceBusMessage(None))
     assert message.body_type == AmqpMessageBodyType.VALUE
     assert message.body is None
-
-
-def test_several_data_sections_stay_several(bus):
-    message = through(bus, AmqpAnnotatedMessage(data_body=[b"one", b"two", b""]))
-    assert list(message.body) == [b"one", b"two", b""]
-
-
-def test_a_body_of_sequences_comes_back(bus):
-    body = [[1, "two", True, None], [3.5, [4, 5]]]
-    message = through(bus, AmqpAnnotatedMessage(sequence_body=body))
-    assert message.body_type == AmqpMessageBodyType.SEQUENCE
-    assert list(message.body) == [[1, b"two", True, None], [3.5, [4, 5]]]
-
-
-@pytest.mark.parametrize(
-    ("given", "read"),
-    [
-        ("text", b"text"),
-        (2**31 - 1, 2**31 - 1),
-        (-1, -1),
-        (2.5, 2.5),
-        (True, True),
-        ({"key": [1, {"deep": "er"}]}, {b"key": [1, {b"deep": b"er"}]}),
-        ([1, "a", None], [1, b"a", None]),
-    ],
-    ids=str,
-)
-def test_a_body_of_one_value_comes_back(bus, given, read):
-    message = through(bus, AmqpAnnotatedMessage(value_body=given))
-    assert message.body_type == AmqpMessageBodyType.VALUE
-    assert message.body == read
 
 
 @both_clients
@@ -214,11 +172,6 @@ def test_the_services_own_annotations_cannot_be_forged(bus):
     assert message.enqueued_time_utc.year >= 2026
     assert message.locked_until_utc > message.enqueued_time_utc
     assert message.state.name == "ACTIVE"
-
-
-def test_the_lock_token_is_also_a_delivery_annotation(bus):
-    message = through(bus, ServiceBusMessage("x"))
-    assert message.raw_amqp_message.delivery_annotations[b"x-opt-lock-token"] == message.lock_token
 
 
 def test_a_received_message_can_be_sent_again(bus):

@@ -12,7 +12,6 @@ from azure.servicebus import (
     ServiceBusReceiveMode,
 )
 from azure.servicebus.exceptions import (
-    MessageLockLostError,
     MessageNotFoundError,
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
@@ -24,7 +23,7 @@ from azure.servicebus.management import CorrelationRuleFilter, FalseRuleFilter
 
 from tests.interop.bus import take
 from tests.interop.shells import both_clients
-from tests.interop.topics import Topic, administration, change, make, rule
+from tests.interop.topics import Topic, administration, rule
 
 pytestmark = pytest.mark.req("B-08")
 
@@ -60,19 +59,6 @@ def test_every_subscription_gets_the_whole_message(bus):
         }  # fmt: skip
         assert (message.sequence_number, message.enqueued_sequence_number) == (1, None)
         assert message.delivery_count == 0
-
-
-def test_a_batch_and_a_list_reach_every_subscription_in_order(bus):
-    topic = Topic(bus, a={}, b={})
-    sender = topic.sender()
-    batch = sender.create_message_batch()
-    for n in range(20):
-        batch.add_message(ServiceBusMessage(str(n)))
-    sender.send_messages(batch)
-    sender.send_messages([ServiceBusMessage(str(n)) for n in range(20, 40)])
-    for name in "ab":
-        messages = take(topic.receiver(name, receive_mode=TAKE), 40)
-        assert [str(message) for message in messages] == [str(n) for n in range(40)]
 
 
 @pytest.mark.req("B-05")
@@ -117,54 +103,6 @@ def test_each_settlement_concerns_one_subscription_only(bus):
     assert (message.dead_letter_reason, message.dead_letter_error_description) == ("r", "d")
     dead.complete_message(message)
     assert topic.left("a", DEAD_LETTER) == []
-
-
-@pytest.mark.req("B-03")
-def test_deferred_messages_of_a_subscription_come_by_their_numbers(bus):
-    topic = Topic(bus, a={}, b={})
-    topic.send("1", "2")
-    receiver = topic.receiver("a")
-    messages = take(receiver, 2)
-    for message in messages:
-        receiver.defer_message(message)
-    numbers = [message.sequence_number for message in messages]
-    one, two = receiver.receive_deferred_messages(numbers)
-    assert one.state == ServiceBusMessageState.DEFERRED
-    receiver.complete_message(one)
-    receiver.dead_letter_message(two, reason="late")
-    with pytest.raises(MessageNotFoundError):
-        receiver.receive_deferred_messages(numbers)
-    assert topic.left("a") == []
-    assert topic.left_bodies("b") == ["1", "2"]
-
-
-@pytest.mark.req("B-03")
-def test_locks_of_a_subscription_are_renewed_and_lapse(bus):
-    topic = Topic(bus, a={"lock_duration": timedelta(seconds=30)})
-    topic.send("x" * 500)
-    receiver = topic.receiver("a")
-    [message] = take(receiver)
-    until = message.locked_until_utc
-    bus.advance(20)
-    assert receiver.renew_message_lock(message) > until
-    bus.advance(20)
-    receiver.abandon_message(message)
-    [again] = take(receiver)
-    bus.advance(31)
-    with pytest.raises(MessageLockLostError):
-        receiver.complete_message(again)
-    [last] = take(receiver)
-    assert last.delivery_count == 2
-
-
-@pytest.mark.req("B-03")
-def test_receive_and_delete_and_peek_concern_one_subscription_only(bus):
-    topic = Topic(bus, a={}, b={})
-    topic.send("1", "2", "3")
-    [message] = take(topic.receiver("a", receive_mode=TAKE))
-    assert str(message) == "1"
-    assert topic.left_bodies("a") == ["2", "3"]
-    assert topic.left_bodies("b") == ["1", "2", "3"]
 
 
 @both_clients
@@ -260,16 +198,6 @@ def test_what_a_filter_fails_on_is_a_dead_letter_of_its_subscription(bus):
     assert topic.left("quiet") == topic.left("quiet", DEAD_LETTER) == []
 
 
-def test_a_subscription_forwards_to_a_queue_and_to_another_topic(bus):
-    second = Topic(bus, name="second", end={})
-    topic = Topic(bus, queue={"forward_to": bus.queue}, topic={"forward_to": second.name})
-    topic.send("x" * 500)
-    assert bus.left_bodies() == ["x" * 500]
-    assert second.left_bodies("end") == ["x" * 500]
-    with pytest.raises(ServiceBusError, match="forwards to"):
-        topic.receiver("queue")
-
-
 # errors
 
 
@@ -296,14 +224,6 @@ def test_an_unknown_subscription_and_an_unknown_topic_are_refused_like_a_bad_tok
         topic.sender().send_messages(ServiceBusMessage("x"))
 
 
-def test_a_message_too_large_reaches_no_subscription(bus):
-    topic = Topic(bus, a={}, b={})
-    with pytest.raises(ServiceBusError, match="size"):
-        topic.send("x" * 300_000)
-    topic.send("fits")
-    assert topic.left_bodies("a") == topic.left_bodies("b") == ["fits"]
-
-
 @pytest.mark.req("B-02")
 def test_sending_needs_send_and_receiving_listen(bus):
     topic = Topic(bus, a={})
@@ -328,22 +248,3 @@ def test_a_deleted_subscription_ends_its_receivers_and_no_others(bus):
     assert [str(m) for m in take(stays)] == ["x"]
     with pytest.raises(MessagingEntityNotFoundError):
         gone.receive_messages(1, max_wait_time=30)
-
-
-def test_new_rules_hold_for_a_receiver_that_is_there_already(bus):
-    topic = Topic(bus, a={})
-    receiver = topic.receiver("a")
-    topic.send("1", subject="blue")
-    change(bus.broker, "subscription", topic.path("a"), rules=(rule("sys.Label = 'red'"),))
-    topic.send("2", subject="blue")
-    topic.send("3", subject="red")
-    assert [str(m) for m in take(receiver, 2)] == ["1", "3"]
-    assert topic.left_bodies("a") == ["1", "3"]
-
-
-def test_a_new_subscription_gets_what_is_sent_from_now_on(bus):
-    topic = Topic(bus)
-    topic.send("before")
-    make(bus.broker, "subscription", topic.path("late"))
-    topic.send("after")
-    assert topic.left_bodies("late") == ["after"]

@@ -18,7 +18,7 @@ import ssl
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, TransportType
+from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusConnectionError
 
 from tests.interop.bus import sweeping_up_after_the_sdk, take
@@ -61,21 +61,6 @@ def test_send_receive_and_settle(bus):
     sender.cancel_scheduled_messages(number)
     assert receiver.peek_messages(5, sequence_number=1) == []
     assert bus.left_bodies(sub_queue="deadletter") == ["batch"]
-
-
-@EVERY_TRANSPORT
-@pytest.mark.queue(requires_session=True)
-def test_sessions(bus):
-    bus.send("1", "2", session_id="s")
-    receiver = bus.receiver(session_id=NEXT_AVAILABLE_SESSION, max_wait_time=5)
-    messages = take(receiver, 2)
-    assert [(str(m), m.session_id) for m in messages] == [("1", "s"), ("2", "s")]
-    receiver.session.set_state("state")
-    assert receiver.session.get_state() == b"state"
-    assert receiver.session.renew_lock() is not None
-    for message in messages:
-        receiver.complete_message(message)
-    assert list(bus.client.list_queue_sessions(bus.queue)) == ["s"]
 
 
 @EVERY_TRANSPORT
