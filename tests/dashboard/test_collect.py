@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQ
 
 from pairbus.broker import Broker
 from pairbus.cli.pair.status_sources import probe
+from pairbus.cli.pair.targets import ObservedPair
 from pairbus.cli.target import parse_target
 from pairbus.dashboard.collect import Collector, DeadLetterReader, Source, make_sources
 from pairbus.dashboard.messages import Changes, dead_letter_path, peek_page
@@ -55,13 +56,10 @@ def test_a_local_broker_answers_every_question(
     broker: Broker, run: Callable[..., Readings]
 ) -> None:
     target = parse_target(broker.connection_string)
-    sources = make_sources(
-        {"primary": target, "secondary": target},
-        primary_names=["contoso"],
-        urls=[],
-        ledger=None,
-        timeout_seconds=5,
+    pair = ObservedPair(
+        targets={"primary": target, "secondary": target}, primary_names=("contoso",), urls=()
     )
+    sources = make_sources(pair, ledger=None, timeout_seconds=5)
     kinds = ("namespaces", "entities", "brokers", "faults", "dead_letters")
     readings = run(
         sources,
@@ -117,9 +115,8 @@ def test_a_port_where_nobody_listens_is_an_error_and_not_the_end(
         f"Endpoint=sb://localhost:{port};SharedAccessKeyName=a;SharedAccessKey=b;"
         "UseDevelopmentEmulator=true"
     )
-    sources = make_sources(
-        {"primary": target}, primary_names=None, urls=[], ledger=None, timeout_seconds=5
-    )
+    pair = ObservedPair(targets={"primary": target}, primary_names=None, urls=())
+    sources = make_sources(pair, ledger=None, timeout_seconds=5)
     readings = run(
         sources,
         lambda now: now.namespaces["primary"].error and now.entities["primary"].error,
@@ -231,7 +228,8 @@ def test_the_ledger_tells_rounds_and_rate(tmp_path: Path, run: Callable[..., Rea
                 )
             ]
         )
-    sources = make_sources({}, primary_names=None, urls=[], ledger=tmp_path, timeout_seconds=5)
+    pair = ObservedPair(targets={}, primary_names=None, urls=())
+    sources = make_sources(pair, ledger=tmp_path, timeout_seconds=5)
     readings = run(sources, lambda now: now.ledger.at is not None)
     assert readings.ledger is not None
     found = readings.ledger.value
@@ -264,7 +262,6 @@ def test_a_costly_probe_does_not_delay_the_next_one(run: Callable[..., Readings]
     )
     run([source], lambda _: len(asked) >= 2, seconds=7)
     target = parse_target("Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b")
-    made = make_sources(
-        {"primary": target}, primary_names=None, urls=[], ledger=None, timeout_seconds=5
-    )
+    pair = ObservedPair(targets={"primary": target}, primary_names=None, urls=())
+    made = make_sources(pair, ledger=None, timeout_seconds=5)
     assert [one.pause_seconds_max for one in made if one.kind == "namespaces"] == [1.0]

@@ -23,6 +23,7 @@ from pairbus.cli.entity_path import SubQueue, parse_entity_path
 from pairbus.cli.http import HttpClient, fetch_metrics, parse_metrics
 from pairbus.cli.message_client import connect, explain_errors, peek_messages
 from pairbus.cli.pair.status_sources import NamespaceState, probe, read_backlog
+from pairbus.cli.pair.targets import ObservedPair
 from pairbus.cli.target import Target
 from pairbus.dashboard.bodies import read_message
 from pairbus.dashboard.readings import (
@@ -143,17 +144,13 @@ class Collector:
 
 
 def make_sources(
-    targets: Mapping[str, Target],
+    pair: ObservedPair,
     *,
-    primary_names: Sequence[str] | None,
-    urls: Sequence[str],
     ledger: Path | None,
     timeout_seconds: float,
     interval_seconds: float | None = None,
 ) -> list[Source]:
-    """`targets` are the namespaces by role. Without an interval, namespaces elsewhere are asked
-    less often than brokers on this machine.
-    """
+    """Without an interval, other namespaces are asked less often than brokers on this machine."""
     sources = []
     counts: dict[str, tuple[EntityCounts, ...]] = {}
 
@@ -169,7 +166,7 @@ def make_sources(
             )
         )
 
-    for role, target in targets.items():
+    for role, target in pair.targets.items():
         pace = interval_seconds or (LOCAL_SECONDS if target.is_local else REMOTE_SECONDS)
         seconds = timeout_seconds
         add("namespaces", role, partial(_probe, role, target, seconds), pace)
@@ -178,14 +175,14 @@ def make_sources(
         reasons = partial(DeadLetterReader(target, seconds).read, role, counts)
         add("dead_letters", role, reasons, pace * COUNTS_FACTOR)
         if role == SECONDARY:
-            peek = partial(_read_backlog, target, primary_names, seconds)
+            peek = partial(_read_backlog, target, pair.primary_names, seconds)
             add("backlog", role, peek, pace * PEEK_FACTOR)
         if target.is_local:
             add("brokers", role, partial(_read_broker, target, seconds), pace * COUNTS_FACTOR)
             add("faults", role, partial(_read_faults, target), pace * COUNTS_FACTOR)
-    for url in urls:
+    for url in pair.urls:
         # With many processes each is asked less often: there are more of them.
-        pace = (interval_seconds or LOCAL_SECONDS) * max(1.0, len(urls) / PROCESSES_FEW)
+        pace = (interval_seconds or LOCAL_SECONDS) * max(1.0, len(pair.urls) / PROCESSES_FEW)
         add("processes", url, partial(_read_process, url, timeout_seconds), pace * COUNTS_FACTOR)
     if ledger is not None:
         add("ledger", str(ledger), partial(_read_ledger, ledger), LEDGER_SECONDS)

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from pairbus.cli.http import metrics_url
-from pairbus.cli.pair.status import METRICS, targets_by_role
-from pairbus.cli.pair.targets import PairOptions, check_distinct, parse_pair
+from pairbus.cli.pair.targets import ObserveOptions, check_distinct, observe, parse_pair
 from pairbus.cli.parse import parse_positive_duration
 from pairbus.cli.shared_options import flag, flatten_options, option
 from pairbus.cost.prices import load
@@ -31,8 +29,7 @@ _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 @flatten_options
 def dashboard(
     *,
-    pair: PairOptions,
-    metrics: METRICS = None,
+    pair: ObserveOptions,
     ledger: Annotated[
         Path | None, option("DIR", "Ledger of a syphon, for its totals and its cost.")
     ] = None,
@@ -117,18 +114,10 @@ def dashboard(
     check_installed("pairbus dashboard", "dashboard", "nicegui", "uvicorn", "defusedxml")
     given = parse_pair(pair)
     check_distinct(given)
-    targets = targets_by_role(given.primaries, given.secondary)
-    urls = tuple(metrics_url(url) for text in metrics or () for url in text.split())
-    if not targets and not urls:
-        raise UsageError(
-            "which namespaces? Put their connection strings or host names into PAIRBUS_PRIMARY and "
-            "PAIRBUS_SECONDARY, or give them with --primary and --secondary"
-        )
+    observed = observe(given, pair)
     price_list = load(prices)
     sources = make_sources(
-        targets,
-        primary_names=given.names or None,
-        urls=urls,
+        observed,
         ledger=ledger,
         timeout_seconds=parse_positive_duration(timeout, "--timeout"),
         interval_seconds=None
@@ -154,8 +143,8 @@ def dashboard(
         sessions = Sessions(seconds)
         live = Live(
             Collector(sources),
-            targets,
-            Changes(targets, are_allowed=allow_changes),
+            observed.targets,
+            Changes(observed.targets, are_allowed=allow_changes),
             price_list,
             sessions if token else None,
         )

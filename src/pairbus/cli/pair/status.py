@@ -9,15 +9,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
-from pairbus.cli.http import metrics_url, scrape
+from pairbus.cli.http import scrape
 from pairbus.cli.output import print_json, print_json_line, print_table
 from pairbus.cli.pair.status_sources import (
     Backlog,
@@ -29,12 +29,12 @@ from pairbus.cli.pair.status_sources import (
     sum_metrics,
 )
 from pairbus.cli.pair.status_view import PairSnapshot, Process, to_json, to_tables
-from pairbus.cli.pair.targets import PairOptions, parse_pair
+from pairbus.cli.pair.targets import ObservedPair, ObserveOptions, observe, parse_pair
 from pairbus.cli.parse import parse_positive_duration
 from pairbus.cli.shared_options import AS_JSON, flatten_options, option
 from pairbus.cli.target import Target
 from pairbus.cli.watch import WatchOptions
-from pairbus.errors import NamespaceError, UsageError
+from pairbus.errors import NamespaceError
 
 _RATE_SECONDS_MAX: Final = 6.0
 """How long to wait for two rounds of a syphon, which take about two seconds each."""
@@ -42,34 +42,10 @@ _RATE_STEP_SECONDS: Final = 0.25
 _FAILED: Final = 1
 
 
-METRICS = Annotated[
-    list[str] | None,
-    option(
-        "URL",
-        "Prometheus metrics of a client or a syphon; repeat it for each (default: "
-        "PAIRBUS_METRICS, separated by spaces).",
-        envvar="PAIRBUS_METRICS",
-        show_envvar=False,
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Questions:
-    targets: Mapping[str, Target]
-    """By their roles in the pair."""
-    primary_names: tuple[str, ...] | None
-    """The primaries whose backlog queues are shown; None: all."""
-    urls: tuple[str, ...]
-    peek: int
-    seconds: float
-
-
 @flatten_options
 def status(
     *,
-    pair: PairOptions,
-    metrics: METRICS = None,
+    pair: ObserveOptions,
     peek: Annotated[
         int,
         option(
@@ -103,24 +79,15 @@ def status(
       pairbus status --metrics http://localhost:9100/metrics --watch --interval 5s
       pairbus status --json
     """
-    targets = parse_pair(pair)
-    questions = _Questions(
-        targets=targets_by_role(targets.primaries, targets.secondary),
-        primary_names=targets.names or None,
-        urls=tuple(metrics_url(url) for text in metrics or () for url in text.split()),
-        peek=peek,
-        seconds=parse_positive_duration(timeout, "--timeout"),
-    )
-    if not questions.targets and not questions.urls:
-        raise UsageError(
-            "which namespaces? Put their connection strings or host names into PAIRBUS_PRIMARY and "
-            "PAIRBUS_SECONDARY, or give them with --primary and --secondary"
-        )
+    observed = observe(parse_pair(pair), pair)
+    ask = partial(_ask, peek=peek, seconds=parse_positive_duration(timeout, "--timeout"))
     if (interval := watching.parse()) is not None:
-        _watch(questions, interval, as_json=as_json)
-    found = _ask(questions)
+        _watch(partial(ask, observed), interval, as_json=as_json)
+    found = ask(observed)
     if found.metrics.brought_home is not None and found.left != 0:
-        found = replace(found, rate=measure_rate(partial(_brought_home, questions)))
+        processes = replace(observed, targets={})
+        rate = measure_rate(lambda: ask(processes).metrics.brought_home)
+        found = replace(found, rate=rate)
     if as_json:
         print_json(to_json(found))
     else:
@@ -129,43 +96,30 @@ def status(
         raise typer.Exit(_FAILED)
 
 
-def targets_by_role(primaries: Mapping[str, Target], secondary: Target | None) -> dict[str, Target]:
-    roles = {
-        f"primary {name}" if len(primaries) > 1 else "primary": target
-        for name, target in primaries.items()
-    }
-    return roles if secondary is None else {**roles, "secondary": secondary}
-
-
 # -- asking -------------------------------------------------------------------------------------
 
 
-def _ask(questions: _Questions) -> PairSnapshot:
+def _ask(pair: ObservedPair, *, peek: int, seconds: float) -> PairSnapshot:
     now = time.time()
     calls: dict[str, Callable[[], Any]] = {}
-    for role, target in questions.targets.items():
-        calls[role] = partial(probe, role, target, seconds=questions.seconds)
-    if "secondary" in questions.targets:
+    for role, target in pair.targets.items():
+        calls[role] = partial(probe, role, target, seconds=seconds)
+    if (secondary := pair.targets.get("secondary")) is not None:
         calls["backlog"] = partial(
-            read_backlog,
-            questions.targets["secondary"],
-            questions.primary_names,
-            peek=questions.peek,
-            seconds=questions.seconds,
-            now=now,
+            read_backlog, secondary, pair.primary_names, peek=peek, seconds=seconds, now=now
         )
-    for url in questions.urls:
-        calls[url] = partial(_read_process, url, questions.seconds)
-    answers = call_in_parallel(calls, seconds=questions.seconds)
+    for url in pair.urls:
+        calls[url] = partial(_read_process, url, seconds)
+    answers = call_in_parallel(calls, seconds=seconds)
     answer = answers.get("backlog")
     backlog = answer if isinstance(answer, Backlog) else None
     namespaces = {
-        role: _namespace(role, target, answers[role]) for role, target in questions.targets.items()
+        role: _namespace(role, target, answers[role]) for role, target in pair.targets.items()
     }
-    processes = tuple(_process(url, answers[url]) for url in questions.urls)
+    processes = tuple(_process(url, answers[url]) for url in pair.urls)
     return PairSnapshot(
         at=now,
-        namespaces=tuple(_with_rights(questions, namespaces, backlog).values()),
+        namespaces=tuple(_with_rights(pair, namespaces, backlog, seconds).values()),
         backlog=backlog,
         backlog_error=_error(answer),
         processes=processes,
@@ -174,17 +128,20 @@ def _ask(questions: _Questions) -> PairSnapshot:
 
 
 def _with_rights(
-    questions: _Questions, namespaces: dict[str, NamespaceState], backlog: Backlog | None
+    pair: ObservedPair,
+    namespaces: dict[str, NamespaceState],
+    backlog: Backlog | None,
+    seconds: float,
 ) -> dict[str, NamespaceState]:
     """Checks the right on the primaries. This comes after the backlog, which names entities."""
     primaries = [role for role in namespaces if role != "secondary"]
     calls: dict[str, Callable[[], Any]] = {}
-    for role, name in zip(primaries, questions.primary_names or (), strict=False):
+    for role, name in zip(primaries, pair.primary_names or (), strict=False):
         if namespaces[role].is_reachable:
             destinations = [] if backlog is None else backlog.destinations(name)
-            target = questions.targets[role]
+            target = pair.targets[role]
             calls[role] = partial(check_send, namespaces[role], target, destinations)
-    checked = call_in_parallel(calls, seconds=questions.seconds)
+    checked = call_in_parallel(calls, seconds=seconds)
     for role, answer in checked.items():
         if not isinstance(answer, NamespaceState):
             checked[role] = replace(namespaces[role], checked=f"nothing: {answer}")
@@ -269,10 +226,6 @@ def measure_rate(
     return (last - first) / (clock() - started_at)
 
 
-def _brought_home(questions: _Questions) -> int | None:
-    return _ask(replace(questions, targets={})).metrics.brought_home
-
-
 def _with_rate(before: PairSnapshot | None, now: PairSnapshot) -> PairSnapshot:
     if before is None:
         return now
@@ -286,13 +239,13 @@ def _with_rate(before: PairSnapshot | None, now: PairSnapshot) -> PairSnapshot:
 # -- watching -----------------------------------------------------------------------------------
 
 
-def _watch(questions: _Questions, interval: float, *, as_json: bool) -> None:
+def _watch(ask: Callable[[], PairSnapshot], interval: float, *, as_json: bool) -> None:
     """Until Ctrl-C."""
     with _screen(as_json=as_json) as show:
         before: PairSnapshot | None = None
         while True:
             started_at = time.monotonic()
-            before = _with_rate(before, _ask(questions))
+            before = _with_rate(before, ask())
             show(before)
             time.sleep(max(interval - (time.monotonic() - started_at), 0))
 

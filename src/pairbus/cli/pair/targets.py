@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pairbus.cli.administration import administration_client
+from pairbus.cli.http import metrics_url
 from pairbus.cli.output import format_count
 from pairbus.cli.shared_options import option
 from pairbus.cli.target import ENVIRONMENT, Target, parse_target, split_targets
@@ -70,6 +71,51 @@ class PairTargets:
     secondary: Target | None
     names: tuple[str, ...]
     """The names of all primaries, including those that are not given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveOptions(PairOptions):
+    """The pair to look at, and its processes."""
+
+    metrics: Annotated[
+        list[str] | None,
+        option(
+            "URL",
+            "Prometheus metrics of a client or a syphon; repeat it for each (default: "
+            "PAIRBUS_METRICS, separated by spaces).",
+            envvar="PAIRBUS_METRICS",
+            show_envvar=False,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedPair:
+    """Whom to ask about a pair."""
+
+    targets: Mapping[str, Target]
+    """By their roles in the pair."""
+    primary_names: tuple[str, ...] | None
+    """The primaries whose backlog queues are shown; None: all."""
+    urls: tuple[str, ...]
+    """Of the metrics of processes."""
+
+
+def observe(given: PairTargets, options: ObserveOptions) -> ObservedPair:
+    """Raises UsageError."""
+    roles = {
+        f"primary {name}" if len(given.primaries) > 1 else "primary": target
+        for name, target in given.primaries.items()
+    }
+    if given.secondary is not None:
+        roles["secondary"] = given.secondary
+    urls = tuple(metrics_url(url) for text in options.metrics or () for url in text.split())
+    if not roles and not urls:
+        raise UsageError(
+            "which namespaces? Put their connection strings or host names into PAIRBUS_PRIMARY and "
+            "PAIRBUS_SECONDARY, or give them with --primary and --secondary"
+        )
+    return ObservedPair(targets=roles, primary_names=given.names or None, urls=urls)
 
 
 def parse_pair(options: PairOptions) -> PairTargets:
