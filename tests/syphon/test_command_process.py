@@ -55,6 +55,12 @@ class Reader:
                 self.texts[file] += data.decode(errors="replace")
         return any(file >= 0 for file in self.texts)
 
+    def rest(self):
+        """All that the process has written, when it has ended."""
+        while self.read(1):
+            pass
+        return "".join(self.texts.values())
+
 
 @contextmanager
 def syphon(brokers, *words, stderr=None, is_group=False, **more):
@@ -74,6 +80,14 @@ def syphon(brokers, *words, stderr=None, is_group=False, **more):
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+def stop(process, reader, number):
+    """The exit code, all output, and how many seconds it took."""
+    began = time.monotonic()
+    process.send_signal(number)
+    code = process.wait(60)
+    return code, reader.rest(), time.monotonic() - began
 
 
 def command_lines():
@@ -105,13 +119,7 @@ def test_a_service_stops_within_seconds_and_leaves_nothing_locked_and_no_secret(
         [url] = re.findall(r"metrics: (http://127\.0\.0\.1:\d+/metrics)", reader.texts[err])
         with urlopen(url) as answer:
             metrics = answer.read().decode()
-        began = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(60)
-        seconds = time.monotonic() - began
-        while reader.read(1):
-            pass
-        output = "".join(reader.texts.values())
+        code, output, seconds = stop(process, reader, signal.SIGTERM)
 
     assert code == 0, output
     assert seconds < STOP_SECONDS_MAX
@@ -145,13 +153,7 @@ def test_a_terminal_shows_live_progress_and_ctrl_c_ends_it(brokers, tmp_path):
         reader.wait_for("30 brought home", screen)
         reader.wait_for(r"transfer/1 +0 +2\b", screen)
         reader.wait_for(r"orders +up +30 +0\b", screen)
-        began = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        code = process.wait(60)
-        seconds = time.monotonic() - began
-        while reader.read(1):
-            pass
-        output = "".join(reader.texts.values())
+        code, output, seconds = stop(process, reader, signal.SIGINT)
     os.close(screen)
 
     assert code == 0, output
@@ -193,10 +195,7 @@ def test_after_the_end_of_its_java_machine_it_prints_one_line_and_leaves_no_file
         reader.wait_for("ready: ", process.stderr.fileno())
         [java] = [pid for pid in descendants(process.pid) if "SparkSubmit" in command_of(pid)]
         kill(java)
-        code = process.wait(60)
-        while reader.read(1):
-            pass
-        lines = "".join(reader.texts.values()).splitlines()
+        code, lines = process.wait(60), reader.rest().splitlines()
 
     assert code == 1
     assert lines[0].startswith("ready: "), "and no warning of Java before it"

@@ -110,17 +110,6 @@ def test_a_round_outlives_a_power_cut(tmp_path):
             shutil.rmtree(tmp_path / "left")
 
 
-def test_rounds_are_kept_by_the_day_they_were_settled_on(tmp_path):
-    ledger = ParquetLedger(tmp_path)
-
-    ledger.append([receipt(), receipt(at_ms=NOON_MS + DAY_MS, path="invoices")])
-
-    assert sorted(folder.name for folder in tmp_path.iterdir()) == [
-        "day=2026-03-01",
-        "day=2026-03-02",
-    ]
-
-
 def test_closing_merges_the_files_of_a_day(tmp_path):
     ledger = ParquetLedger(tmp_path)
     for number in range(1, 6):
