@@ -11,10 +11,10 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, get_args
 
 from pairbus.errors import OptionsError
 from pairbus.events import Observer
@@ -28,23 +28,28 @@ MINUTE = timedelta(minutes=1)
 GIBIBYTE = 2**30
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PairedNamespaceOptions:
     """The base class of all kinds of pairing. There is one kind:
     `SendAvailabilityPairedNamespaceOptions`.
     """
 
-    def __init__(
-        self, *, primary_namespace_name: str | None = None, observers: Iterable[Observer] = ()
-    ) -> None:
+    primary_namespace_name: str | None = None
+    """Default: the first label of the primary's host name. Its name in the paths of the backlog
+    queues."""
+
+    observers: Iterable[Observer] = ()
+    """Default none. Functions that are called with each event."""
+
+    def __post_init__(self) -> None:
         if type(self) is PairedNamespaceOptions:
             raise OptionsError(
                 "PairedNamespaceOptions is the base class of all pairings and pairs nothing "
                 "itself; use SendAvailabilityPairedNamespaceOptions"
             )
-        if primary_namespace_name is not None:
-            primary_namespace_name = _checked_name(primary_namespace_name)
-        self.primary_namespace_name = primary_namespace_name
-        self.observers = _checked_observers(observers)
+        if self.primary_namespace_name is not None:
+            _check_name(self.primary_namespace_name)
+        self.observers = _checked_observers(self.observers)
         self._mark_path_healthy: Callable[[str], bool] | None = None
         self._is_free = threading.Lock()
 
@@ -100,6 +105,7 @@ class Outbox:
         object.__setattr__(self, "path", Path(self.path).expanduser().absolute())
 
 
+@dataclass(eq=False, repr=False)
 class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """Keep sending: while the primary is down, messages go to backlog queues on a secondary
     namespace.
@@ -110,135 +116,105 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         primary.pair_namespace(options)
     """
 
-    backlog_queue_count: int
+    secondary_namespace_manager: Any
+    """The secondary's `ServiceBusAdministrationClient`."""
+
+    messaging_factory: Any
+    """The secondary's `ServiceBusClient`."""
+
+    backlog_queue_count: int = 10
     """Default 10. More queues spread the load of an outage; each one costs the syphon 4 receives an
     hour when idle. With 1, there is no other queue to try when it fails. After the pairing: the
     number of queues that were found or created."""
 
-    failover_interval: timedelta
+    failover_interval: timedelta = MINUTE
     """Default 1 minute, 0 to 60 minutes. How long an entity may fail before its messages are
     diverted; until then the caller gets the exceptions. With 0, the first failure that counts
     starts the failover, and its message is diverted."""
 
-    failover_scope: FailoverScope
-    """`entity` (default): each entity fails over by its own failures. `namespace`: when one entity
-    fails over because the primary cannot be reached (it refuses or resets connections, or there is
-    no route to it), all entities of the client fail over with it."""
-
-    ping_primary_interval: timedelta
-    """Default 1 minute, 1 second to 30 minutes. The time between two pings of a failed-over entity.
-    Each ping is a billed message.
-    """
-
-    fail_back_pings: int
-    """Default 1, 1 to 100. How many pings in a row the primary must answer before an entity fails
-    back. With 2 or more, an entity that fails over again within 10 minutes of its failback needs
-    twice as many, up to 16 times as many; every 10 minutes without a failover halve that."""
-
-    fail_back: FailBack
-    """`at_once` (default): when the primary answers, messages go there at once, and overtake those
-    in the backlog. `ordered`: messages are diverted until those that this client has diverted are
-    home. Needs the Listen claim on the secondary."""
-
-    fail_back_wait_max: timedelta | None
-    """Default None, or 1 second to 7 days. With `fail_back="ordered"`: how long to wait for the
-    backlog after the primary answers. Then messages go to the primary, and order is not kept. With
-    None, the client waits as long as it takes."""
-
-    enable_syphon: bool
+    enable_syphon: bool = False
     """Default False. With True, this process also brings diverted messages home. Set it in the
     application that receives the messages.
     """
 
-    ping_mode: PingMode
+    ping_primary_interval: timedelta = MINUTE
+    """Default 1 minute, 1 second to 30 minutes. The time between two pings of a failed-over entity.
+    Each ping is a billed message.
+    """
+
+    _: KW_ONLY
+
+    failover_scope: FailoverScope = "entity"
+    """`entity` (default): each entity fails over by its own failures. `namespace`: when one entity
+    fails over because the primary cannot be reached (it refuses or resets connections, or there is
+    no route to it), all entities of the client fail over with it."""
+
+    fail_back_pings: int = 1
+    """Default 1, 1 to 100. How many pings in a row the primary must answer before an entity fails
+    back. With 2 or more, an entity that fails over again within 10 minutes of its failback needs
+    twice as many, up to 16 times as many; every 10 minutes without a failover halve that."""
+
+    fail_back: FailBack = "at_once"
+    """`at_once` (default): when the primary answers, messages go there at once, and overtake those
+    in the backlog. `ordered`: messages are diverted until those that this client has diverted are
+    home. Needs the Listen claim on the secondary."""
+
+    fail_back_wait_max: timedelta | None = None
+    """Default None, or 1 second to 7 days. With `fail_back="ordered"`: how long to wait for the
+    backlog after the primary answers. Then messages go to the primary, and order is not kept. With
+    None, the client waits as long as it takes."""
+
+    ping_mode: PingMode = "message"
     """`message` (default) sends an empty message that Service Bus drops. `link` opens a sender link
     and sends nothing: for a service that would deliver the ping."""
 
-    secondary_connections: SecondaryConnections
+    secondary_connections: SecondaryConnections = "ready"
     """`ready` (default) connects to the secondary in advance; `lazy` connects when the first
     message is diverted."""
 
-    send_timeout: timedelta
+    send_timeout: timedelta = MINUTE
     """Default 60 seconds, 1 second to 60 minutes. How long a send may take on one namespace if its
     caller gives no timeout. The SDK itself would wait forever for a namespace that does not
     answer."""
 
-    throttle_wait: timedelta
+    throttle_wait: timedelta = timedelta(seconds=10)
     """Default 10 seconds, 10 seconds to 10 minutes. How long a send waits before it tries again
     when the service is busy."""
 
-    outbox: Outbox | None
+    outbox: Outbox | None = None
     """Default None. With an `Outbox`, a message that neither namespace accepts is stored in a file
     on this machine, and sent when a namespace accepts messages again; without one, the send
     raises."""
 
-    def __init__(
-        self,
-        secondary_namespace_manager: Any,
-        messaging_factory: Any,
-        backlog_queue_count: int = 10,
-        failover_interval: timedelta = MINUTE,
-        enable_syphon: bool = False,
-        ping_primary_interval: timedelta = MINUTE,
-        *,
-        primary_namespace_name: str | None = None,
-        failover_scope: FailoverScope = "entity",
-        fail_back_pings: int = 1,
-        fail_back: FailBack = "at_once",
-        fail_back_wait_max: timedelta | None = None,
-        ping_mode: PingMode = "message",
-        secondary_connections: SecondaryConnections = "ready",
-        send_timeout: timedelta = MINUTE,
-        throttle_wait: timedelta = timedelta(seconds=10),
-        outbox: Outbox | None = None,
-        observers: Iterable[Observer] = (),
-        syphon: Any = None,
-    ) -> None:
-        super().__init__(primary_namespace_name=primary_namespace_name, observers=observers)
-        self.is_asyncio = _checked_clients(secondary_namespace_manager, messaging_factory)
-        self.secondary_namespace_manager = secondary_namespace_manager
-        self.messaging_factory = messaging_factory
-        self.backlog_queue_count = _checked_count("backlog_queue_count", backlog_queue_count)
-        self.fail_back_pings = _checked_count("fail_back_pings", fail_back_pings, largest=100)
-        self.failover_interval = _checked_duration(
-            "failover_interval", failover_interval, timedelta(0), timedelta(minutes=60)
-        )
-        self.ping_primary_interval = _checked_duration(
-            "ping_primary_interval",
-            ping_primary_interval,
-            timedelta(seconds=1),
-            timedelta(minutes=30),
-        )
-        self.send_timeout = _checked_duration(
-            "send_timeout", send_timeout, timedelta(seconds=1), timedelta(minutes=60)
-        )
-        self.throttle_wait = _checked_duration(
-            "throttle_wait", throttle_wait, timedelta(seconds=10), timedelta(minutes=10)
-        )
-        if outbox is not None and not isinstance(outbox, Outbox):
-            raise OptionsError(f"outbox must be an Outbox or None, not {outbox!r}")
-        self.outbox = outbox
-        self.fail_back = _checked_word("fail_back", fail_back, ("at_once", "ordered"))
-        if fail_back_wait_max is not None:
+    syphon: Any = None
+    """Default None. Your own syphon, with the methods `start` and `stop`, in place of ours."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.is_asyncio = _checked_clients(self.secondary_namespace_manager, self.messaging_factory)
+        _check_count("backlog_queue_count", self.backlog_queue_count)
+        _check_count("fail_back_pings", self.fail_back_pings, largest=100)
+        for name, (smallest, largest) in _DURATIONS.items():
+            _check_duration(name, getattr(self, name), smallest, largest)
+        if self.outbox is not None and not isinstance(self.outbox, Outbox):
+            raise OptionsError(f"outbox must be an Outbox or None, not {self.outbox!r}")
+        for name, words in _WORDS.items():
+            _check_word(name, getattr(self, name), words)
+        if self.fail_back_wait_max is not None:
             if self.fail_back != "ordered":
                 raise OptionsError(
                     'fail_back_wait_max is given, but fail_back is "at_once"; set it to "ordered"'
                 )
-            _checked_duration(
-                "fail_back_wait_max", fail_back_wait_max, timedelta(seconds=1), timedelta(days=7)
+            _check_duration(
+                "fail_back_wait_max",
+                self.fail_back_wait_max,
+                timedelta(seconds=1),
+                timedelta(days=7),
             )
-        self.fail_back_wait_max = fail_back_wait_max
-        self.enable_syphon = _checked_flag("enable_syphon", enable_syphon)
-        if syphon is not None and not self.enable_syphon:
+        if not isinstance(self.enable_syphon, bool):
+            raise OptionsError(f"enable_syphon must be True or False, not {self.enable_syphon!r}")
+        if self.syphon is not None and not self.enable_syphon:
             raise OptionsError("syphon is given, but enable_syphon is False; set it to True")
-        self.syphon = syphon
-        self.failover_scope = _checked_word(
-            "failover_scope", failover_scope, ("entity", "namespace")
-        )
-        self.ping_mode = _checked_word("ping_mode", ping_mode, ("message", "link"))
-        self.secondary_connections = _checked_word(
-            "secondary_connections", secondary_connections, ("ready", "lazy")
-        )
 
     def bind(self, mark_path_healthy: Callable[[str], bool], backlog_queue_count: int) -> None:
         """Records that a client has been paired with these options. The first argument is the
@@ -292,45 +268,49 @@ def _checked_clients(manager: Any, factory: Any) -> bool:
     return asyncio_factory
 
 
-def _checked_count(name: str, value: Any, *, largest: int | None = None) -> int:
+_DURATIONS: Final = {
+    "failover_interval": (timedelta(0), timedelta(minutes=60)),
+    "ping_primary_interval": (timedelta(seconds=1), timedelta(minutes=30)),
+    "send_timeout": (timedelta(seconds=1), timedelta(minutes=60)),
+    "throttle_wait": (timedelta(seconds=10), timedelta(minutes=10)),
+}
+_WORDS: Final = {
+    "fail_back": get_args(FailBack),
+    "failover_scope": get_args(FailoverScope),
+    "ping_mode": get_args(PingMode),
+    "secondary_connections": get_args(SecondaryConnections),
+}
+
+
+def _check_count(name: str, value: Any, *, largest: int | None = None) -> None:
     span = "at least 1" if largest is None else f"from 1 to {largest}"
     if isinstance(value, bool) or not isinstance(value, int):
         which = f"of {span}" if largest is None else span
         raise OptionsError(f"{name} must be a whole number {which}, not {value!r}")
     if value < 1 or (largest is not None and value > largest):
         raise OptionsError(f"{name} must be {span}, not {value}")
-    return value
 
 
-def _checked_duration(name: str, value: Any, smallest: timedelta, largest: timedelta) -> timedelta:
+def _check_duration(name: str, value: Any, smallest: timedelta, largest: timedelta) -> None:
     span = f"from {smallest} to {largest} (hours:minutes:seconds)"
     if not isinstance(value, timedelta):
         raise OptionsError(f"{name} must be a timedelta {span}, not {value!r}")
     if not smallest <= value <= largest:
         raise OptionsError(f"{name} must be {span}, not {value}")
-    return value
 
 
-def _checked_flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise OptionsError(f"{name} must be True or False, not {value!r}")
-    return value
-
-
-def _checked_word(name: str, value: Any, words: tuple[str, ...]) -> Any:
+def _check_word(name: str, value: Any, words: tuple[str, ...]) -> None:
     if value not in words:
         raise OptionsError(f"{name} must be one of {', '.join(map(repr, words))}, not {value!r}")
-    return value
 
 
-def _checked_name(value: Any) -> str:
+def _check_name(value: Any) -> None:
     # It becomes a segment of a queue path: NAME/x-servicebus-transfer/N.
     if not isinstance(value, str) or not value or not all(c.isalnum() or c in "-_." for c in value):
         raise OptionsError(
             "primary_namespace_name must be the first label of the primary's host name, "
             f"such as 'contoso' (letters, digits, '-', '_' and '.'), not {value!r}"
         )
-    return value
 
 
 def _checked_observers(values: Any) -> tuple[Observer, ...]:
