@@ -22,21 +22,7 @@ from pairbus.broker.entities.descriptions import (
     settings_of,
     subscription_path,
 )
-from pairbus.broker.entities.located_json import (
-    ConfigMistake,
-    Members,
-    Node,
-    boolean,
-    check_unique,
-    duration,
-    integer,
-    items,
-    members,
-    name_of,
-    one_of,
-    parse,
-    text_or_none,
-)
+from pairbus.broker.entities.located_json import ConfigMistake, Members, Node, parse
 from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.settings import ValueKind, in_service_names
 from pairbus.errors import ConfigError
@@ -44,12 +30,12 @@ from pairbus.errors import ConfigError
 _Entity = TypeVar("_Entity", bound=EntityDescription)
 
 _READERS: Final[Mapping[ValueKind, Callable[[Node, str], object]]] = {
-    ValueKind.BOOLEAN: boolean,
-    ValueKind.INTEGER: integer,
-    ValueKind.DURATION: duration,
-    ValueKind.STATUS: lambda node, what: Status(one_of(node, what, tuple(Status))),
-    ValueKind.TEXT: text_or_none,
-    ValueKind.TARGET: text_or_none,
+    ValueKind.BOOLEAN: Node.boolean,
+    ValueKind.INTEGER: Node.integer,
+    ValueKind.DURATION: Node.duration,
+    ValueKind.STATUS: lambda node, what: Status(node.one_of(what, tuple(Status))),
+    ValueKind.TEXT: Node.text_or_none,
+    ValueKind.TARGET: Node.text_or_none,
 }
 
 
@@ -69,13 +55,13 @@ def load_config(path: str | Path) -> list[NamespaceOptions]:
 
 
 def _namespaces(root: Node) -> list[NamespaceOptions]:
-    top = members(root, "the file", ("UserConfig", "$schema"))
+    top = root.members("the file", ("UserConfig", "$schema"))
     if "UserConfig" not in top:
         raise ConfigMistake(root.line, "the file has no UserConfig")
-    user = members(top["UserConfig"].node, "UserConfig", ("Namespaces", "Logging"))
+    user = top["UserConfig"].node.members("UserConfig", ("Namespaces", "Logging"))
     if "Logging" in user:  # checked and ignored: the command line decides where logs go
-        members(user["Logging"].node, "Logging", ("Type",))
-    nodes = items(user, "Namespaces", "Namespaces")
+        user["Logging"].node.members("Logging", ("Type",))
+    nodes = user.list("Namespaces", "Namespaces")
     if not nodes:
         raise ConfigMistake(top["UserConfig"].line, "UserConfig needs at least one of Namespaces")
     seen: dict[str, int] = {}
@@ -83,15 +69,14 @@ def _namespaces(root: Node) -> list[NamespaceOptions]:
 
 
 def _namespace(node: Node, seen: dict[str, int]) -> NamespaceOptions:
-    own = members(node, "a namespace", ("Name", "Queues", "Topics"))
-    name, line = name_of(own, node, "namespace")
-    check_unique(seen, name, line, "namespace")
+    own = node.members("a namespace", ("Name", "Queues", "Topics"))
+    name, line = own.name("namespace", seen)
     lines: dict[str, int] = {}
-    nodes = items(own, "Queues", f"Queues of namespace {name!r}")
+    nodes = own.list("Queues", f"Queues of namespace {name!r}")
     queues = [_queue(queue, lines) for queue in nodes]
     topics: list[EntityDescription] = []
     targets = lines.copy()
-    for topic in items(own, "Topics", f"Topics of namespace {name!r}"):
+    for topic in own.list("Topics", f"Topics of namespace {name!r}"):
         described, *subscriptions = _topic_and_subscriptions(topic, lines)
         targets[described.name.lower()] = lines[described.name.lower()]
         topics += [described, *subscriptions]
@@ -116,26 +101,22 @@ def _check_targets(
 
 
 def _queue(node: Node, lines: dict[str, int]) -> QueueDescription:
-    own = members(node, "a queue", ("Name", "Properties"))
-    name, line = name_of(own, node, "queue")
-    check_unique(lines, name, line, "queue")
+    own = node.members("a queue", ("Name", "Properties"))
+    name, line = own.name("queue", lines)
     return _entity(QueueDescription, name, line, own)
 
 
 def _topic_and_subscriptions(node: Node, lines: dict[str, int]) -> list[EntityDescription]:
-    own = members(node, "a topic", ("Name", "Properties", "Subscriptions"))
-    name, line = name_of(own, node, "topic")
-    check_unique(lines, name, line, "topic")
+    own = node.members("a topic", ("Name", "Properties", "Subscriptions"))
+    name, line = own.name("topic", lines)
     topic = _entity(TopicDescription, name, line, own)
-    nodes = items(own, "Subscriptions", f"Subscriptions of topic {name!r}")
+    nodes = own.list("Subscriptions", f"Subscriptions of topic {name!r}")
     return [topic, *(_subscription(each, name, lines) for each in nodes)]
 
 
 def _subscription(node: Node, topic: str, lines: dict[str, int]) -> SubscriptionDescription:
-    own = members(node, "a subscription", ("Name", "Properties", "Rules"))
-    name, line = name_of(own, node, "subscription")
-    path = subscription_path(topic, name)
-    check_unique(lines, path, line, "subscription")
+    own = node.members("a subscription", ("Name", "Properties", "Rules"))
+    path, line = own.name("subscription", lines, before=subscription_path(topic, ""))
     more = {"rules": read_rules(own, path)}
     return _entity(SubscriptionDescription, path, line, own, more)
 
@@ -151,7 +132,7 @@ def _entity(
     values: dict[str, object] = {}
     if "Properties" in own:
         what, settings = f"{kind.noun} {name!r}", settings_of(kind)
-        for member in members(own["Properties"].node, f"Properties of {what}", settings).values():
+        for member in own["Properties"].node.members(f"Properties of {what}", settings).values():
             setting = settings[member.key]
             value = _READERS[setting.kind](member.node, f"{member.key} of {what}")
             if (problem := setting.problem_with(value)) is not None:

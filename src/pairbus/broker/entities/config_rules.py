@@ -12,23 +12,17 @@ from datetime import UTC, datetime
 from typing import Final
 
 from pairbus.broker.entities.descriptions import Filter, RuleDescription, default_rules
-from pairbus.broker.entities.located_json import (
-    ConfigMistake,
-    Members,
-    Node,
-    Object,
-    Scalar,
-    check_unique,
-    duration,
-    items,
-    members,
-    name_of,
-    one_of,
-    text,
-    text_or_none,
+from pairbus.broker.entities.located_json import ConfigMistake, Members, Node
+from pairbus.broker.rules import (
+    CORRELATION_PROPERTIES,
+    CorrelationFilter,
+    FalseFilter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+    compile_action,
+    compile_filter,
 )
-from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
-from pairbus.broker.rules.filters import CORRELATION_PROPERTIES
 from pairbus.errors import ConfigError
 
 TRUE_EXPRESSION: Final = "1=1"
@@ -41,90 +35,84 @@ def read_rules(of: Members, subscription: str) -> tuple[RuleDescription, ...]:
     it.
     """
     seen: dict[str, int] = {}
-    nodes = items(of, "Rules", f"Rules of subscription {subscription!r}")
+    nodes = of.list("Rules", f"Rules of subscription {subscription!r}")
     return tuple(_rule(node, subscription, seen) for node in nodes) or default_rules()
 
 
 def _rule(node: Node, subscription: str, seen: dict[str, int]) -> RuleDescription:
-    rule = members(node, "a rule", ("Name", "Properties"))
-    name, line = name_of(rule, node, "rule")
-    check_unique(seen, name, line, "rule")
+    rule = node.members("a rule", ("Name", "Properties"))
+    name, line = rule.name("rule", seen)
     what = f"rule {name!r} of subscription {subscription!r}"
-    _described(line, what, lambda: RuleDescription(name=name))
+    _check(line, what, lambda: RuleDescription(name=name))
     if "Properties" not in rule:
         raise ConfigMistake(line, f"{what} has no Properties")
     known = ("FilterType", "CorrelationFilter", "SqlFilter", "Action")
-    properties = members(rule["Properties"].node, f"Properties of {what}", known)
-    found = _filter(properties, rule["Properties"].line, what, name)
-    action = _action(properties, what, name)
-    return RuleDescription(name=name, filter=found, action=action)
+    properties = rule["Properties"].node.members(f"Properties of {what}", known)
+    found = _filter(properties, rule["Properties"].line, what)
+    return RuleDescription(name=name, filter=found, action=_action(properties, what))
 
 
-def _filter(properties: Members, line: int, what: str, name: str) -> Filter:
+def _filter(properties: Members, line: int, what: str) -> Filter:
     if "FilterType" not in properties:
         raise ConfigMistake(line, f"{what} has no FilterType: {' or '.join(_FILTER_TYPES)}")
-    kind = one_of(properties["FilterType"].node, f"FilterType of {what}", _FILTER_TYPES)
+    kind = properties["FilterType"].node.one_of(f"FilterType of {what}", _FILTER_TYPES)
     key = f"{kind}Filter"
     if key not in properties:
         raise ConfigMistake(
             properties["FilterType"].line, f"{what} is of type {kind}, but has no {key}"
         )
     read = _sql_filter if kind == "Sql" else _correlation_filter
-    return read(properties[key].node, what, name)
+    return read(properties[key].node, what)
 
 
-def _correlation_filter(node: Node, what: str, name: str) -> Filter:
+def _correlation_filter(node: Node, what: str) -> Filter:
     known = (*CORRELATION_PROPERTIES, "Properties")
-    given = members(node, f"CorrelationFilter of {what}", known)
+    given = node.members(f"CorrelationFilter of {what}", known)
     settings = {
-        CORRELATION_PROPERTIES[key]: text_or_none(member.node, f"{key} of {what}")
+        CORRELATION_PROPERTIES[key]: member.node.text_or_none(f"{key} of {what}")
         for key, member in given.items()
         if key != "Properties"
     }
-    own = _values(given, "Properties", what)
-
-    def make() -> RuleDescription:
-        return RuleDescription(name=name, filter=CorrelationFilter(**settings, properties=own))
-
-    return _described(node.line, what, make).filter
+    found = CorrelationFilter(**settings, properties=_values(given, "Properties", what))
+    _check(node.line, what, lambda: compile_filter(found))
+    return found
 
 
-def _sql_filter(node: Node, what: str, name: str) -> Filter:
-    given = members(node, f"SqlFilter of {what}", ("SqlExpression", "Parameters"))
-    expression, line = _expression(given, node, f"SqlFilter of {what}")
+def _sql_filter(node: Node, what: str) -> Filter:
+    given = node.members(f"SqlFilter of {what}", ("SqlExpression", "Parameters"))
+    expression, line = _expression(given, f"SqlFilter of {what}")
     parameters = _values(given, "Parameters", what)
     if not parameters and expression in (TRUE_EXPRESSION, FALSE_EXPRESSION):
         return TrueFilter() if expression == TRUE_EXPRESSION else FalseFilter()
-
-    def make() -> RuleDescription:
-        return RuleDescription(name=name, filter=SqlFilter(expression, parameters))
-
-    return _described(line, what, make).filter
+    found = SqlFilter(expression, parameters)
+    _check(line, what, lambda: compile_filter(found))
+    return found
 
 
-def _action(properties: Members, what: str, name: str) -> SqlAction | None:
+def _action(properties: Members, what: str) -> SqlAction | None:
     if "Action" not in properties:
         return None
     node = properties["Action"].node
-    given = members(node, f"Action of {what}", ("SqlExpression", "Parameters"))
+    given = node.members(f"Action of {what}", ("SqlExpression", "Parameters"))
     if not given:
         return None
-    expression, line = _expression(given, node, f"Action of {what}")
+    expression, line = _expression(given, f"Action of {what}")
     action = SqlAction(expression, _values(given, "Parameters", what))
-    _described(line, what, lambda: RuleDescription(name=name, action=action))
+    _check(line, what, lambda: compile_action(action))
     return action
 
 
-def _expression(given: Members, node: Node, what: str) -> tuple[str, int]:
+def _expression(given: Members, what: str) -> tuple[str, int]:
     if "SqlExpression" not in given:
-        raise ConfigMistake(node.line, f"{what} has no SqlExpression")
+        raise ConfigMistake(given.line, f"{what} has no SqlExpression")
     member = given["SqlExpression"]
-    return text(member.node, f"SqlExpression of {what}"), member.line
+    return member.node.text(f"SqlExpression of {what}"), member.line
 
 
-def _described(line: int, what: str, make: Callable[[], RuleDescription]) -> RuleDescription:
+def _check(line: int, what: str, make: Callable[[], object]) -> None:
+    """An error of what is made is a mistake in this line."""
     try:
-        return make()
+        make()
     except ConfigError as error:
         raise ConfigMistake(line, f"{what}: {error}") from error
 
@@ -135,7 +123,7 @@ def _described(line: int, what: str, make: Callable[[], RuleDescription]) -> Rul
 def _values(given: Members, key: str, what: str) -> dict[str, object]:
     if key not in given:
         return {}
-    own = members(given[key].node, f"{key} of {what}", None)
+    own = given[key].node.members(f"{key} of {what}", None)
     return {
         name: _value(member.node, f"{name!r} in the {key} of {what}")
         for name, member in own.items()
@@ -143,23 +131,23 @@ def _values(given: Members, key: str, what: str) -> dict[str, object]:
 
 
 def _value(node: Node, what: str) -> object:
-    if isinstance(node, Scalar):
+    if not node.is_object and not isinstance(node.value, list):
         return node.value
-    if not isinstance(node, Object):
+    if not node.is_object:
         raise ConfigMistake(
             node.line, f"{what} must be a text, a number, true or false, not {node}"
         )
     # JSON has no times and durations: {"Type": "duration", "Value": "PT1M"}.
-    typed = members(node, what, ("Type", "Value"))
+    typed = node.members(what, ("Type", "Value"))
     if set(typed) != {"Type", "Value"}:
         raise ConfigMistake(node.line, f"{what} needs a Type and a Value")
-    kind = one_of(typed["Type"].node, f"the Type of {what}", tuple(_TYPED))
+    kind = typed["Type"].node.one_of(f"the Type of {what}", tuple(_TYPED))
     return _TYPED[kind](typed["Value"].node, what)
 
 
 def _time(node: Node, what: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text(node, what))
+        moment = datetime.fromisoformat(node.text(what))
     except ValueError as error:
         raise ConfigMistake(
             node.line, f'{what} must be a time such as "2030-12-31T23:59:59Z", not {node}'
@@ -167,4 +155,7 @@ def _time(node: Node, what: str) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-_TYPED: Final[dict[str, Callable[[Node, str], object]]] = {"dateTime": _time, "duration": duration}
+_TYPED: Final[dict[str, Callable[[Node, str], object]]] = {
+    "dateTime": _time,
+    "duration": Node.duration,
+}

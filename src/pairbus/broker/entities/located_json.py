@@ -1,8 +1,7 @@
 """JSON whose values know their line, so that an error about one of them can name it.
 
 The standard decoder checks the syntax; what it accepts is then read again for the lines. No JSON
-library that we know keeps them. The readers below take a node and raise an error with the expected
-form if it does not match.
+library that we know keeps them.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pairbus.broker.entities.durations import parse_duration
 
@@ -30,39 +29,131 @@ class ConfigMistake(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
+class Node:
+    """A value and its line.
+
+    Its methods return what it must be, or raise ConfigMistake with the expected form. `what` names
+    the value in the error.
+    """
+
     line: int
-    value: str | int | float | bool | None
+    value: Any
+    """A text, number, boolean or None; a list of nodes; or a tuple of members for an object."""
 
     def __str__(self) -> str:
-        return json.dumps(self.value)
+        if isinstance(self.value, list):
+            return "a list"
+        return "an object" if self.is_object else json.dumps(self.value)
 
+    @property
+    def is_object(self) -> bool:
+        return isinstance(self.value, tuple)
 
-@dataclass(frozen=True, slots=True)
-class JsonArray:
-    line: int
-    items: list[Node]
+    def text(self, what: str) -> str:
+        if isinstance(self.value, str):
+            return self.value
+        raise self._wrong(what, "a text")
 
-    def __str__(self) -> str:
-        return "a list"
+    def text_or_none(self, what: str) -> str | None:
+        return self.text(what) or None  # the emulator's own file writes "" for none
 
+    def boolean(self, what: str) -> bool:
+        if isinstance(self.value, bool):
+            return self.value
+        raise self._wrong(what, "true or false")
 
-@dataclass(frozen=True, slots=True)
-class Object:
-    line: int
-    members: list[Member]
+    def integer(self, what: str) -> int:
+        if isinstance(self.value, int) and not isinstance(self.value, bool):
+            return self.value
+        raise self._wrong(what, "a whole number")
 
-    def __str__(self) -> str:
-        return "an object"
+    def duration(self, what: str) -> timedelta:
+        wanted = 'a duration such as "PT1M" or "P14D"'
+        if not isinstance(self.value, str):
+            raise self._wrong(what, wanted)
+        try:
+            return parse_duration(self.value)
+        except (ValueError, OverflowError) as error:
+            raise self._wrong(what, wanted) from error
 
+    def one_of(self, what: str, allowed: tuple[str, ...]) -> str:
+        value = self.text(what)
+        if value not in allowed:
+            # People write "SQL" and "SqlFilter" for Sql.
+            alike = [option for option in allowed if value.lower().startswith(option.lower())]
+            hint = f": did you mean {alike[0]}?" if alike else ""
+            wanted = f"one of {', '.join(allowed)}"
+            raise ConfigMistake(self.line, f"{what} must be {wanted}, not {self}{hint}")
+        return value
 
-Node = Scalar | JsonArray | Object
+    def members(self, what: str, known: Iterable[str] | None) -> Members:
+        """If `known` is None, any name is allowed."""
+        if not self.is_object:
+            raise self._wrong(what, "an object")
+        known = None if known is None else sorted(known)
+        found = Members(self.line)
+        for member in self.value:
+            if known is not None and member.key not in known:
+                hint = hint_for(member.key, known)
+                raise ConfigMistake(member.line, f"{what} has no {json.dumps(member.key)}: {hint}")
+            if member.key in found:
+                first = found[member.key].line
+                raise ConfigMistake(
+                    member.line, f"{what} has {member.key} twice, first in line {first}"
+                )
+            found[member.key] = member
+        for key in [key for key, member in found.items() if member.node.value is None]:
+            del found[key]
+        return found
+
+    def _wrong(self, what: str, wanted: str) -> ConfigMistake:
+        return ConfigMistake(self.line, f"{what} must be {wanted}, not {self}")
 
 
 class Member(NamedTuple):
     key: str
     line: int
     node: Node
+
+
+class Members(dict[str, Member]):
+    """An object's members by name. A null counts as not given, as it does for the emulator."""
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+
+    def list(self, key: str, what: str) -> list[Node]:
+        if key not in self:
+            return []
+        node = self[key].node
+        if not isinstance(node.value, list):
+            raise ConfigMistake(node.line, f"{what} must be a list, not {node}")
+        return node.value
+
+    def name(self, kind: str, seen: dict[str, int], *, before: str = "") -> tuple[str, int]:
+        """The object's name, after `before`, and its line. It must not be in `seen`, and is added
+        there.
+        """
+        if "Name" not in self:
+            raise ConfigMistake(self.line, f"this {kind} has no Name")
+        name, line = before + self["Name"].node.text(f"the Name of a {kind}"), self["Name"].line
+        if name.lower() in seen:
+            first = seen[name.lower()]
+            raise ConfigMistake(line, f"{kind} {name!r} is defined twice, first in line {first}")
+        seen[name.lower()] = line
+        return name, line
+
+
+def hint_for(key: str, known: Iterable[str]) -> str:
+    # The most likely mistake is upper or lower case, which difflib treats like any other
+    # difference.
+    known = list(known)
+    alike = [name for name in known if name.lower() == key.lower()]
+    alike = alike or difflib.get_close_matches(key, known, n=1)
+    return f"did you mean {alike[0]}?" if alike else f"there are {', '.join(known)}"
+
+
+# -- reading -----------------------------------------------------------------------------------
 
 
 def parse(text: str) -> Node:
@@ -91,10 +182,10 @@ class _Reader:
         token = token or self._next()
         line = self._line
         if token == "{":
-            return Object(line, self._members())
+            return Node(line, self._members())
         if token == "[":
-            return JsonArray(line, self._items())
-        return Scalar(line, json.loads(token))
+            return Node(line, self._items())
+        return Node(line, json.loads(token))
 
     def _next(self) -> str:
         match = next(self._tokens)
@@ -102,7 +193,7 @@ class _Reader:
         self._position = match.start()
         return match.group()
 
-    def _members(self) -> list[Member]:
+    def _members(self) -> tuple[Member, ...]:
         members = []
         while (token := self._next()) != "}":
             if token == ",":
@@ -110,7 +201,7 @@ class _Reader:
             line = self._line
             self._next()  # the colon
             members.append(Member(json.loads(token), line, self.node()))
-        return members
+        return tuple(members)
 
     def _items(self) -> list[Node]:
         items = []
@@ -118,119 +209,3 @@ class _Reader:
             if token != ",":
                 items.append(self.node(token))
         return items
-
-
-Members = Mapping[str, Member]
-
-
-# -- readers of single values -------------------------------------------------------------------
-
-
-def text(node: Node, what: str) -> str:
-    if isinstance(node, Scalar) and isinstance(node.value, str):
-        return node.value
-    raise ConfigMistake(node.line, f"{what} must be a text, not {node}")
-
-
-def text_or_none(node: Node, what: str) -> str | None:
-    return text(node, what) or None  # the emulator's own file writes "" for none
-
-
-def boolean(node: Node, what: str) -> bool:
-    if isinstance(node, Scalar) and isinstance(node.value, bool):
-        return node.value
-    raise ConfigMistake(node.line, f"{what} must be true or false, not {node}")
-
-
-def integer(node: Node, what: str) -> int:
-    if (
-        isinstance(node, Scalar)
-        and isinstance(node.value, int)
-        and not isinstance(node.value, bool)
-    ):
-        return node.value
-    raise ConfigMistake(node.line, f"{what} must be a whole number, not {node}")
-
-
-def duration(node: Node, what: str) -> timedelta:
-    example = 'a duration such as "PT1M" or "P14D"'
-    if not isinstance(node, Scalar) or not isinstance(node.value, str):
-        raise ConfigMistake(node.line, f"{what} must be {example}, not {node}")
-    try:
-        return parse_duration(node.value)
-    except (ValueError, OverflowError) as error:
-        raise ConfigMistake(node.line, f"{what} must be {example}, not {node}") from error
-
-
-def one_of(node: Node, what: str, allowed: tuple[str, ...]) -> str:
-    value = text(node, what)
-    if value not in allowed:
-        # People write "SQL" and "SqlFilter" for Sql.
-        alike = [option for option in allowed if value.lower().startswith(option.lower())]
-        hint = f": did you mean {alike[0]}?" if alike else ""
-        raise ConfigMistake(
-            node.line, f"{what} must be one of {', '.join(allowed)}, not {node}{hint}"
-        )
-    return value
-
-
-# -- readers of objects and lists ---------------------------------------------------------------
-
-
-def members(node: Node, what: str, known: Iterable[str] | None) -> Members:
-    """An object's members by name. A null counts as not given, as it does for the emulator.
-
-    If `known` is None, any name is allowed.
-    """
-    if not isinstance(node, Object):
-        raise ConfigMistake(node.line, f"{what} must be an object, not {node}")
-    known = None if known is None else sorted(known)
-    found: dict[str, Member] = {}
-    for member in node.members:
-        if known is not None and member.key not in known:
-            raise ConfigMistake(
-                member.line,
-                f"{what} has no {json.dumps(member.key)}: {hint_for(member.key, known)}",
-            )
-        if member.key in found:
-            first = found[member.key].line
-            raise ConfigMistake(
-                member.line, f"{what} has {member.key} twice, first in line {first}"
-            )
-        found[member.key] = member
-    return {
-        key: member
-        for key, member in found.items()
-        if not (isinstance(member.node, Scalar) and member.node.value is None)
-    }
-
-
-def hint_for(key: str, known: Iterable[str]) -> str:
-    # The most likely mistake is upper or lower case, which difflib treats like any other
-    # difference.
-    known = list(known)
-    alike = [name for name in known if name.lower() == key.lower()]
-    alike = alike or difflib.get_close_matches(key, known, n=1)
-    return f"did you mean {alike[0]}?" if alike else f"there are {', '.join(known)}"
-
-
-def items(of: Members, key: str, what: str) -> list[Node]:
-    if key not in of:
-        return []
-    node = of[key].node
-    if not isinstance(node, JsonArray):
-        raise ConfigMistake(node.line, f"{what} must be a list, not {node}")
-    return node.items
-
-
-def name_of(of: Members, node: Node, kind: str) -> tuple[str, int]:
-    if "Name" not in of:
-        raise ConfigMistake(node.line, f"this {kind} has no Name")
-    return text(of["Name"].node, f"the Name of a {kind}"), of["Name"].line
-
-
-def check_unique(seen: dict[str, int], name: str, line: int, kind: str) -> None:
-    if name.lower() in seen:
-        first = seen[name.lower()]
-        raise ConfigMistake(line, f"{kind} {name!r} is defined twice, first in line {first}")
-    seen[name.lower()] = line
