@@ -39,7 +39,7 @@ SDK_COUNT_MIN = 100
 WARM_COUNT = 2_000
 WAKES = 10
 WAYS = {
-    "spark": "pairbus syphon, Spark local[2]",
+    "spark": "pairbus syphon, Spark local[5]",
     "here": "the same tasks in one process, without Spark",
     "sdk": f"a loop on the official SDK, {CORES} processes",
 }

@@ -66,6 +66,12 @@ def test_messages_ahead_cover_the_rest_of_the_time_at_the_pace_so_far():
     assert window.is_covered_by(2_500, taken=12_000, now=NOW + 1.7)
 
 
+def test_the_wait_for_the_first_answer_does_not_count_for_the_pace():
+    window = begun(seconds=3.0, took=1.8)  # 0.3 s away: the first answer comes after 0.6 s
+    assert not window.is_covered_by(4_000, taken=6_000, now=NOW + 1.9), "6,000 in 1.3 s"
+    assert window.is_covered_by(4_000, taken=6_000, now=NOW + 2.1)
+
+
 @pytest.mark.req("S-03")
 @pytest.mark.parametrize(
     ("cycle", "chunk", "size"),

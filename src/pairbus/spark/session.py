@@ -24,8 +24,11 @@ from pairbus.errors import MissingExtra, NamespaceError, OptionsError
 from pairbus.spark.java import JavaProcess
 
 JAVA_MIN: Final = 17
-LOCAL: Final = "local[2,4]"
-"""Two tasks at a time, with four attempts each: plain `local[2]` gives a task only one."""
+LOCAL: Final = "local[5,4]"
+"""Five tasks at a time, with four attempts each: plain `local[5]` gives a task only one. Tasks wait
+for the namespaces most of the time, so there may be more of them than cores. Five get the same
+share of the ten backlog queues that a pair has by default.
+"""
 PACKAGE: Final = Path(pairbus.__file__).resolve().parent
 
 # The driver only hands out tasks, so optimising the JVM's code is not worth the CPU time.

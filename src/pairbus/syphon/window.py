@@ -113,7 +113,9 @@ class TaskWindow:
     def is_covered_by(self, count: int, *, taken: int, now: float) -> bool:
         """Whether `count` messages last for the rest of the time, if `taken` is the pace so far."""
         left = self.deadline - now
-        gone = self.seconds - left
+        # The first message comes a round trip after the credit, and its answer another one later.
+        # Counting that time would make the pace too low, and far away the task would stop early.
+        gone = self.seconds - left - 2 * self._round_trip
         return left < gone and left * taken < count * gone
 
     @property

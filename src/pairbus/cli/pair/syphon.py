@@ -66,7 +66,7 @@ class JobOptions:
         str | None,
         option(
             "URL",
-            "Spark's master: the URL of a cluster, or local[N,4] (default: local[2,4], or the "
+            "Spark's master: the URL of a cluster, or local[N,4] (default: local[5,4], or the "
             "master of spark-submit).",
         ),
     ] = None
