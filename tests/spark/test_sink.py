@@ -210,7 +210,9 @@ def failure(
 
 def send_through(sender: Failing, count: int, retries: int) -> list[float]:
     slept: list[float] = []
-    options = WriteOptions(address=None, path="q", retries=retries, retry_seconds=1.0)  # type: ignore[arg-type]
+    options = WriteOptions(
+        address=None, path="q", retries=retries, retry_seconds=1.0, timeout_seconds=60.0
+    )  # type: ignore[arg-type]
     _RetryingSender(sender, options, slept.append).send([b"%d" % number for number in range(count)])  # type: ignore[arg-type]
     return slept
 

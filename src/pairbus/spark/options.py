@@ -62,6 +62,7 @@ _SPARKS: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 _LONG_MAX: Final = 2**63 - 1
 _TRIGGER_MESSAGES: Final = 10_000
+_TRIGGER_BYTES: Final = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,20 +70,20 @@ class ReadOptions:
     address: Address
     path: str
     """The path of the entity, including `/$DeadLetterQueue`."""
-    mode: str = PEEK
-    from_sequence: int | None = None
+    mode: str
+    from_sequence: int | None
     """None: from the first. -1: only new messages."""
-    to_sequence: int | None = None
+    to_sequence: int | None
     """The last one to read; only in a batch."""
-    include_scheduled: bool = False
-    messages_max: int | None = None
-    trigger_messages_max: int | None = None
-    trigger_bytes_max: int = 32 * 1024 * 1024
-    wait_seconds: float = 2.0
-    locked_wait_seconds: float = 330.0
-    renewal_seconds: float = 3600.0
-    partitions: int = 1
-    timeout_seconds: float = 60.0
+    include_scheduled: bool
+    messages_max: int | None
+    trigger_messages_max: int | None
+    trigger_bytes_max: int
+    wait_seconds: float
+    locked_wait_seconds: float
+    renewal_seconds: float
+    partitions: int
+    timeout_seconds: float
 
     def client(self) -> FastClient:
         return self.address.client(timeout_seconds=self.timeout_seconds)
@@ -113,9 +114,9 @@ class WriteOptions:
     address: Address
     path: str | None
     """The queue or topic for rows without a destination of their own."""
-    retries: int = 3
-    retry_seconds: float = 1.0
-    timeout_seconds: float = 60.0
+    retries: int
+    retry_seconds: float
+    timeout_seconds: float
 
 
 def read_options(texts: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -149,12 +150,12 @@ def read_options(texts: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         include_scheduled=given.flag("includeScheduled"),
         messages_max=in_all,
         trigger_messages_max=per_trigger,
-        trigger_bytes_max=given.whole("maxBytesPerTrigger", least=1) or 32 * 1024 * 1024,
+        trigger_bytes_max=given.whole("maxBytesPerTrigger", _TRIGGER_BYTES, least=1),
         wait_seconds=given.seconds("maxWaitSeconds", 2.0, most=600.0),
         locked_wait_seconds=given.seconds("maxLockedWaitSeconds", 330.0, most=86_400.0),
         renewal_seconds=given.seconds("maxLockRenewalSeconds", 3600.0, most=7 * 86_400.0),
-        partitions=given.whole("partitions", least=1, most=10_000) or 1,
-        timeout_seconds=given.seconds("timeoutSeconds", 60.0, least=1.0, most=600.0),
+        partitions=given.whole("partitions", 1, least=1, most=10_000),
+        timeout_seconds=_timeout_seconds(given),
     )
 
 
@@ -170,10 +171,14 @@ def write_options(texts: Mapping[str, str], *, has_destination: bool) -> WriteOp
     return WriteOptions(
         address=address,
         path=path,
-        retries=given.whole("retries", least=0, most=100) if given.has("retries") else 3,
+        retries=given.whole("retries", 3, least=0, most=100),
         retry_seconds=given.seconds("retrySeconds", 1.0, most=600.0),
-        timeout_seconds=given.seconds("timeoutSeconds", 60.0, least=1.0, most=600.0),
+        timeout_seconds=_timeout_seconds(given),
     )
+
+
+def _timeout_seconds(given: _OptionTexts) -> float:
+    return given.seconds("timeoutSeconds", 60.0, least=1.0, most=600.0)
 
 
 # -- where ------------------------------------------------------------------------------------
@@ -226,18 +231,11 @@ def _with_identity(given: _OptionTexts, port: int | None, ca_file: str | None) -
 
 
 def _source_path(given: _OptionTexts, address: Address) -> str:
-    queue, topic, subscription = (
-        given.path("queue"),
-        given.path("topic"),
-        given.path("subscription"),
-    )
+    queue, topic = _queue_or_topic(given)
+    subscription = given.path("subscription")
     if queue is None and topic is None:
         only = address.entity_path
         queue, topic = (only, None) if subscription is None else (None, only)
-    if queue is not None and topic is not None:
-        raise OptionsError(
-            f"options queue and topic: expected one of them, not both {queue!r} and {topic!r}"
-        )
     if queue is None and topic is None:
         raise OptionsError(
             "option queue is missing: expected a queue, or a topic and a subscription"
@@ -259,15 +257,20 @@ def _source_path(given: _OptionTexts, address: Address) -> str:
 
 
 def _target_path(given: _OptionTexts, address: Address) -> str | None:
+    queue, topic = _queue_or_topic(given)
+    path = queue or topic or address.entity_path
+    if path is not None:
+        _check_entity_path(path, address)
+    return path
+
+
+def _queue_or_topic(given: _OptionTexts) -> tuple[str | None, str | None]:
     queue, topic = given.path("queue"), given.path("topic")
     if queue is not None and topic is not None:
         raise OptionsError(
             f"options queue and topic: expected one of them, not both {queue!r} and {topic!r}"
         )
-    path = queue or topic or address.entity_path
-    if path is not None:
-        _check_entity_path(path, address)
-    return path
+    return queue, topic
 
 
 def _check_entity_path(path: str, address: Address) -> None:
@@ -291,7 +294,7 @@ def _range(given: _OptionTexts, mode: str, streaming: bool) -> tuple[int | None,
         first = -1
     elif word is not None and word.lower() != "earliest":
         first = given.whole(
-            "fromSequenceNumber", least=0, most=_LONG_MAX, also="'earliest' or 'latest'"
+            "fromSequenceNumber", least=0, most=_LONG_MAX, also=", 'earliest' or 'latest'"
         )
     last = given.whole("toSequenceNumber", least=0, most=_LONG_MAX)
     if first is not None and last is not None and last < first:
@@ -354,13 +357,19 @@ class _OptionTexts:
         return self.word(name, ("true", "false"), "false") == "true"
 
     def whole(
-        self, name: str, *, least: int, most: int = 2**31 - 1, also: str | None = None
+        self,
+        name: str,
+        otherwise: int | None = None,
+        *,
+        least: int,
+        most: int = 2**31 - 1,
+        also: str = "",
     ) -> Any:
-        """A whole number; None if the option is not set."""
-        return self._number(name, int, least, most, "a whole number", also)
+        found = self._number(name, int, least, most, "a whole number", also)
+        return otherwise if found is None else found
 
     def seconds(self, name: str, otherwise: float, *, most: float, least: float = 0.0) -> float:
-        found: float | None = self._number(name, float, least, most, "a number of seconds", None)
+        found: float | None = self._number(name, float, least, most, "a number of seconds")
         return otherwise if found is None else found
 
     def _number(
@@ -370,21 +379,18 @@ class _OptionTexts:
         least: float,
         most: float,
         what: str,
-        also: str | None,
+        also: str = "",
     ) -> Any:
+        """None if the option is not set. `also`: what else is valid."""
         text = self.text(name)
         if text is None:
             return None
         try:
             number = parse(text)
-            if not least <= number <= most:
-                raise ValueError
+            if least <= number <= most:
+                return number
         except (ValueError, OverflowError):
-            span = (
-                f"{what} from {least:g} to {most:g}"
-                if most < 2**31 - 1
-                else (f"{what} of at least {least:g}")
-            )
-            other = f", {also}" if also else ""
-            raise OptionsError(f"option {name}: expected {span}{other}, not {text!r}") from None
-        return number
+            pass
+        has_limit = most < 2**31 - 1
+        span = f"from {least:g} to {most:g}" if has_limit else f"of at least {least:g}"
+        raise OptionsError(f"option {name}: expected {what} {span}{also}, not {text!r}")
