@@ -1,15 +1,9 @@
 """A message survives its row in the data file, and a receiver gets it with the broker's stamps."""
 
-from uuid import UUID
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.codec.sections import read_annotations, slice_message
-from pairbus.amqp.codec.values import decode
-from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, Message, MessageState, from_row, stamped
-from tests.broker.world import encoded
+from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, Message, MessageState, from_row
 
 MAYBE_TIME = st.none() | st.integers(0, 2**53)
 PAIRS = st.just((b"", 0)) | st.tuples(st.binary(min_size=1, max_size=9), st.integers(1, 9))
@@ -76,43 +70,3 @@ def test_a_partition_shows_in_the_top_bits_of_the_number(message):
 
     assert shown & ((1 << 48) - 1) == message.sequence
     assert shown >> 48 == (message.partition_id or 0)
-
-
-@pytest.mark.req("B-03")
-def test_a_locked_message_carries_its_token_and_until_when(world):
-    world.send(
-        encoded(b"body", message_id="m", annotations={"x-mine": "kept"}, properties={"a": 1})
-    )
-    lock = world.receive()[0]
-
-    parts = slice_message(stamped(lock.message, locked_until_ms=lock.until_ms))
-
-    assert read_annotations(parts.annotations) == {
-        "x-opt-enqueued-time": world.now_ms,
-        "x-opt-sequence-number": 1,
-        "x-opt-locked-until": world.now_ms + 60_000,
-        "x-mine": "kept",
-    }
-    tokens = read_annotations(parts.delivery_annotations)
-    assert tokens == {"x-opt-lock-token": UUID(bytes_le=lock.token)}
-    assert parts.bare == slice_message(encoded(b"body", message_id="m", properties={"a": 1})).bare
-
-
-def test_a_peeked_message_has_neither(world):
-    world.send(encoded())
-    lock = world.receive()[0]
-
-    parts = slice_message(stamped(lock.message))
-
-    assert "x-opt-locked-until" not in read_annotations(parts.annotations)
-    assert parts.delivery_annotation_count == 0
-
-
-def test_the_delivery_count_is_on_the_wire_even_when_it_is_zero(world):
-    world.send(encoded(ttl_ms=60_000))
-    lock = world.receive()[0]
-
-    header, _ = decode(stamped(lock.message, locked_until_ms=lock.until_ms), 0)
-
-    assert header.descriptor == 0x70
-    assert header.value == [None, None, 60_000, None, 0]

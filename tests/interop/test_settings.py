@@ -31,8 +31,6 @@ from pairbus.broker.entities.descriptions import (
     TopicDescription,
     subscription_path,
 )
-from pairbus.broker.entities.policies import Policy, Right
-from pairbus.errors import ConfigError
 from tests.interop.bus import Bus, take
 from tests.interop.topics import NOTHING, change, find, make, policy, premium, rule
 
@@ -42,7 +40,6 @@ KINDS: dict[str, type[EntityDescription]] = {
     "topic": TopicDescription,
     "subscription": SubscriptionDescription,
 }
-Settings = dict[str, Any]
 
 
 class Place:
@@ -385,22 +382,6 @@ BEHAVIOURS: dict[str, Callable[[Bus, str], None]] = {
         authorization_rules,
     )
 }
-# A value that is not the default, for those that a kind of entity does not have.
-OTHER_VALUES: Settings = {
-    "lock_duration": timedelta(seconds=5),
-    "max_delivery_count": 3,
-    "requires_session": True,
-    "dead_lettering_on_message_expiration": True,
-    "requires_duplicate_detection": True,
-    "duplicate_detection_history_time_window": timedelta(minutes=1),
-    "max_size_in_megabytes": 5,
-    "max_message_size_in_kilobytes": 5,
-    "enable_partitioning": True,
-    "forward_to": "elsewhere",
-    "forward_dead_lettered_messages_to": "elsewhere",
-    "authorization_rules": (Policy(name="p", key="k", rights=frozenset({Right.SEND})),),
-    "enable_express": True,
-}
 
 
 def settings_of(kind: str) -> set[str]:
@@ -431,14 +412,3 @@ def test_a_setting_changes_the_behaviour_it_names(bus: Bus, kind: str, setting: 
         kept(bus, kind, setting)
     else:
         BEHAVIOURS[setting](bus, kind)
-
-
-@pytest.mark.parametrize(
-    ("kind", "setting"),
-    [(kind, setting) for kind, described in KINDS.items() for setting in sorted(described.lacks)],
-)
-def test_a_setting_that_a_kind_does_not_have_is_refused(kind: str, setting: str) -> None:
-    name = subscription_path("t", "s") if kind == "subscription" else "t"
-
-    with pytest.raises(ConfigError, match=f"{kind} has no setting {setting}"):
-        KINDS[kind](name=name, **{setting: OTHER_VALUES[setting]})

@@ -6,14 +6,11 @@ from pairbus.amqp.codec.batches import build_batch, split_batch
 from pairbus.amqp.codec.sections import group_id, message_id, read_annotations, slice_message
 from pairbus.amqp.codec.types import Symbol
 from pairbus.amqp.codec.values import MalformedMessage, encode
+from tests.amqp.codec.delivered import section
 from tests.amqp.wire import ANNOTATIONS, PROPERTIES, descriptors, joined, messages
 
 SIZES = st.sampled_from([0, 1, 255, 256, 70_000])
 contents = st.lists(messages().map(joined) | SIZES.map(bytes), max_size=3)
-
-
-def section(code, value):
-    return bytes((0x00, 0x53, code)) + encode(value)
 
 
 @pytest.mark.req("B-10")

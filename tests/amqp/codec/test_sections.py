@@ -25,6 +25,7 @@ from pairbus.amqp.codec.sections import (
 )
 from pairbus.amqp.codec.types import Described, Symbol, Timestamp, UByte, UInt, ULong
 from pairbus.amqp.codec.values import MalformedMessage, decode, encode
+from tests.amqp.codec.delivered import section
 from tests.amqp.wire import (
     APPLICATION_PROPERTIES,
     MESSAGE_IDS,
@@ -43,10 +44,6 @@ from tests.amqp.wire import (
 )
 
 FRONT = (0x70, 0x71, 0x72)
-
-
-def section(code, value):
-    return bytes((0x00, 0x53, code)) + encode(value)
 
 
 def find(message, code):
@@ -200,45 +197,6 @@ def field(parts, index):
 
 
 # -- cases ------------------------------------------------------------------------------------
-
-
-def test_an_empty_message_has_nothing():
-    parts = slice_message(b"")
-
-    assert parts.bare == b""
-    assert parts.ttl_ms is parts.properties is parts.application_properties is None
-    assert message_id(parts) is group_id(parts) is None
-    assert read_application_properties(parts.bare, parts.application_properties) == {}
-
-
-def test_a_message_without_a_body_keeps_none():
-    raw = section(0x73, ["an id"])
-
-    parts = slice_message(raw)
-
-    assert parts.bare == raw
-    assert message_id(parts) == "an id"
-
-
-def test_delivery_annotations_may_come_last_as_the_python_sdk_puts_them():
-    bare = section(0x73, ["an id"]) + section(0x75, b"body") + section(0x78, {Symbol("f"): 1})
-
-    parts = slice_message(section(0x70, [True]) + bare + section(0x71, {Symbol("x-opt-a"): 1}))
-
-    assert parts.bare == bare
-    assert parts.durable is True
-    assert read_annotations(parts.delivery_annotations) == {"x-opt-a": 1}
-
-
-def test_a_header_between_the_others_is_taken_out_and_the_spans_are_right():
-    properties, rest = section(0x73, ["an id"]), section(0x74, {"a": 1}) + section(0x75, b"body")
-
-    parts = slice_message(properties + section(0x70, [None, None, UInt(5)]) + rest)
-
-    assert parts.bare == properties + rest
-    assert parts.ttl_ms == 5
-    assert message_id(parts) == "an id"
-    assert read_application_properties(parts.bare, parts.application_properties) == {"a": 1}
 
 
 def test_a_header_longer_than_any_honest_one_is_read_all_the_same():

@@ -22,11 +22,10 @@ from pairbus.amqp.codec.sections import (
     read_property,
     slice_message,
 )
-from pairbus.amqp.codec.stamp import STAMPED_KEYS, stamp, with_application_properties, with_property
+from pairbus.amqp.codec.stamp import STAMPED_KEYS, with_application_properties, with_property
 from pairbus.amqp.codec.types import Timestamp
 from pairbus.amqp.codec.values import encode
-
-TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
+from tests.amqp.codec.delivered import TOKEN, stamped
 
 
 def encoded(message):
@@ -37,22 +36,7 @@ def encoded(message):
 
 def delivered(parts, **changes):
     """What the SDK decodes of the message when the broker delivers it."""
-    arguments = {
-        "durable": parts.durable,
-        "priority": parts.priority,
-        "ttl_ms": parts.ttl_ms,
-        "delivery_count": 0,
-        "lock_token": TOKEN.bytes,
-        "sequence": 7,
-        "enqueued_ms": 1_700_000_000_000,
-        "locked_until_ms": 1_700_000_030_000,
-        "delivery_annotations": parts.delivery_annotations,
-        "delivery_annotation_count": parts.delivery_annotation_count,
-        "annotations": parts.annotations,
-        "annotation_count": parts.annotation_count,
-        "bare": parts.bare,
-    }
-    return decode_payload(memoryview(stamp(**(arguments | changes))))
+    return decode_payload(memoryview(stamped(parts, **changes)))
 
 
 def test_a_full_message_is_read():

@@ -1,11 +1,8 @@
-from uuid import UUID
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.amqp.codec.sections import (
-    Parts,
     message_id,
     read_annotations,
     read_application_properties,
@@ -14,13 +11,13 @@ from pairbus.amqp.codec.sections import (
 )
 from pairbus.amqp.codec.stamp import (
     STAMPED_KEYS,
-    stamp,
     with_application_properties,
     with_property,
     without_keys,
 )
 from pairbus.amqp.codec.types import Int, Short, Symbol, Timestamp, UInt, ULong
 from pairbus.amqp.codec.values import decode, encode
+from tests.amqp.codec.delivered import TOKEN, section, stamped
 from tests.amqp.wire import (
     ANNOTATIONS,
     SCALARS,
@@ -33,32 +30,6 @@ from tests.amqp.wire import (
     scalars,
     with_proton,
 )
-
-TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
-
-
-def stamped(parts: Parts, **changes):
-    arguments = {
-        "durable": parts.durable,
-        "priority": parts.priority,
-        "ttl_ms": parts.ttl_ms,
-        "delivery_count": 0,
-        "lock_token": TOKEN.bytes,
-        "sequence": 7,
-        "enqueued_ms": 1_700_000_000_000,
-        "locked_until_ms": 1_700_000_030_000,
-        "delivery_annotations": parts.delivery_annotations,
-        "delivery_annotation_count": parts.delivery_annotation_count,
-        "annotations": parts.annotations,
-        "annotation_count": parts.annotation_count,
-        "bare": parts.bare,
-    }
-    return stamp(**(arguments | changes))
-
-
-def section(code, value):
-    return bytes((0x00, 0x53, code)) + encode(value)
-
 
 PLAIN = slice_message(section(0x73, ["an id"]) + section(0x75, b"body"))
 

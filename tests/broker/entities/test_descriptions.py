@@ -18,7 +18,7 @@ from pairbus.broker.entities.descriptions import (
     subscription_path,
     topics_from_names,
 )
-from pairbus.broker.entities.durations import INFINITE
+from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.entities.settings import in_service_names
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 from pairbus.errors import BrokerError, ConfigError
@@ -39,19 +39,6 @@ def test_a_bad_name_is_refused_with_the_rule(name):
     assert repr(name) in str(caught.value)
 
 
-def test_the_defaults_are_those_of_the_service():
-    queue = QueueDescription(name="q")
-
-    assert queue.lock_duration == timedelta(minutes=1)
-    assert queue.max_size_in_megabytes == 1024
-    assert queue.max_delivery_count == 10
-    assert queue.duplicate_detection_history_time_window == timedelta(minutes=10)
-    assert queue.default_message_time_to_live == INFINITE
-    assert queue.auto_delete_on_idle == INFINITE
-    assert queue.max_message_size_in_kilobytes == 256
-    assert queue.enable_batched_operations
-
-
 BEYOND = {
     "a lock of six minutes": ({"lock_duration": timedelta(minutes=6)}, "PT1S and PT5M"),
     "a lock of no time": ({"lock_duration": timedelta()}, "PT1S and PT5M"),
@@ -70,6 +57,7 @@ BEYOND = {
     "a count that is a text": ({"max_delivery_count": "10"}, "'10'"),
     "a count that is a truth": ({"max_delivery_count": True}, "True"),
     "no room": ({"max_size_in_megabytes": 0}, "1 and 81920"),
+    "room without end": ({"max_size_in_megabytes": 81_921}, "1 and 81920"),
     "messages beyond 100 MB": ({"max_message_size_in_kilobytes": 102_401}, "1 and 102400"),
     "both express and without duplicates": (
         {"enable_express": True, "requires_duplicate_detection": True},
@@ -190,27 +178,37 @@ def test_a_rule_that_cannot_work_is_refused_when_it_is_made(settings):
         RuleDescription(name="r", **settings)
 
 
+# A value that is not the default, for each setting that a kind of entity does not have.
+OTHER_VALUES = {
+    "lock_duration": timedelta(seconds=5),
+    "max_delivery_count": 3,
+    "requires_session": True,
+    "dead_lettering_on_message_expiration": True,
+    "requires_duplicate_detection": True,
+    "duplicate_detection_history_time_window": timedelta(minutes=1),
+    "max_size_in_megabytes": 5,
+    "max_message_size_in_kilobytes": 5,
+    "enable_partitioning": True,
+    "forward_to": "elsewhere",
+    "forward_dead_lettered_messages_to": "elsewhere",
+    "authorization_rules": (Policy(name="p", key="k", rights=frozenset({Right.SEND})),),
+    "enable_express": True,
+}
+
+
 @pytest.mark.parametrize(
-    ("kind", "setting", "value"),
+    ("kind", "setting"),
     [
-        (TopicDescription, "lock_duration", timedelta(seconds=5)),
-        (TopicDescription, "requires_session", True),
-        (TopicDescription, "max_delivery_count", 3),
-        (TopicDescription, "dead_lettering_on_message_expiration", True),
-        (TopicDescription, "forward_to", "q"),
-        (TopicDescription, "forward_dead_lettered_messages_to", "q"),
-        (SubscriptionDescription, "requires_duplicate_detection", True),
-        (SubscriptionDescription, "duplicate_detection_history_time_window", timedelta(minutes=1)),
-        (SubscriptionDescription, "enable_partitioning", True),
-        (SubscriptionDescription, "max_size_in_megabytes", 5),
-        (SubscriptionDescription, "max_message_size_in_kilobytes", 5),
+        (kind, setting)
+        for kind in (QueueDescription, TopicDescription, SubscriptionDescription)
+        for setting in sorted(kind.lacks)
     ],
 )
-def test_a_setting_that_the_kind_does_not_have_is_refused(kind, setting, value):
-    name = "t" if kind is TopicDescription else "t/Subscriptions/s"
+def test_a_setting_that_a_kind_does_not_have_is_refused(kind, setting):
+    name = subscription_path("t", "s") if kind is SubscriptionDescription else "t"
 
-    with pytest.raises(ConfigError, match=f"{kind.noun} '{name}'.*{setting}"):
-        kind(name=name, **{setting: value})
+    with pytest.raises(ConfigError, match=f"{kind.noun} has no setting {setting}"):
+        kind(name=name, **{setting: OTHER_VALUES[setting]})
 
 
 def names(given):
