@@ -42,16 +42,6 @@ EMULATOR = """\
 """
 
 
-@pytest.fixture
-def load(tmp_path):
-    def load_text(text):
-        path = tmp_path / "Config.json"
-        path.write_text(text, "utf-8")
-        return load_config(path)
-
-    return load_text
-
-
 def queue_file(properties, name='"orders"'):
     """A file with one queue, whose property lines start at line 3."""
     lines = ",\n".join(properties)
@@ -159,103 +149,88 @@ def test_a_byte_order_mark_and_windows_line_ends_are_read_over(tmp_path):
     assert namespace.name == "sbemulatorns"
 
 
-@pytest.mark.parametrize(
-    ("properties", "line", "why"),
-    [
-        pytest.param(
-            ['"MaxDeliveryCount": 3', '"LockDuration": "PT10M"'],
-            4,
-            "queue 'orders': LockDuration is PT10M, but must be between PT1S and PT5M",
-            id="a duration out of its range",
-        ),
-        pytest.param(
-            ['"MaxDeliveryCount": 0'],
-            3,
-            "queue 'orders': MaxDeliveryCount is 0, but must be between 1 and 2147483647",
-            id="a number out of its range",
-        ),
-        pytest.param(
-            ['"LockDuration": "1 minute"'],
-            3,
-            'LockDuration of queue \'orders\' must be a duration such as "PT1M" or "P14D", '
-            'not "1 minute"',
-            id="a duration in the wrong form",
-        ),
-        pytest.param(
-            ['"LockDuration": 60'],
-            3,
-            'LockDuration of queue \'orders\' must be a duration such as "PT1M" or "P14D", not 60',
-            id="a number for a duration",
-        ),
-        pytest.param(
-            ['"MaxDeliveryCount": "3"'],
-            3,
-            "MaxDeliveryCount of queue 'orders' must be a whole number, not \"3\"",
-            id="a text for a number",
-        ),
-        pytest.param(
-            ['"MaxDeliveryCount": true'],
-            3,
-            "MaxDeliveryCount of queue 'orders' must be a whole number, not true",
-            id="a boolean for a number",
-        ),
-        pytest.param(
-            ['"MaxDeliveryCount": 3.5'],
-            3,
-            "MaxDeliveryCount of queue 'orders' must be a whole number, not 3.5",
-            id="a fraction for a number",
-        ),
-        pytest.param(
-            ['"RequiresSession": "false"'],
-            3,
-            "RequiresSession of queue 'orders' must be true or false, not \"false\"",
-            id="a text for a boolean",
-        ),
-        pytest.param(
-            ['"ForwardTo": ["a"]'],
-            3,
-            "ForwardTo of queue 'orders' must be a text, not a list",
-            id="a list for a text",
-        ),
-        pytest.param(
-            ['"Status": "Paused"'],
-            3,
-            "Status of queue 'orders' must be one of Active, Disabled, SendDisabled, "
-            'ReceiveDisabled, not "Paused"',
-            id="a status that there is not",
-        ),
-        pytest.param(
-            ['"lockDuration": "PT1M"'],
-            3,
-            "Properties of queue 'orders' has no \"lockDuration\": did you mean LockDuration?",
-            id="a letter in the wrong case",
-        ),
-        pytest.param(
-            ['"RequireSession": true'],
-            3,
-            "Properties of queue 'orders' has no \"RequireSession\": did you mean RequiresSession?",
-            id="a misspelt property",
-        ),
-        pytest.param(
-            ['"LockDuration": "PT1M"', '"LockDuration": "PT2M"'],
-            4,
-            "Properties of queue 'orders' has LockDuration twice, first in line 3",
-            id="a property given twice",
-        ),
-        pytest.param(
-            ['"ForwardTo": "elsewhere"'],
-            2,
-            "queue 'orders' forwards to 'elsewhere', which this file does not define",
-            id="a target that there is not",
-        ),
-        pytest.param(
-            ['"EnableExpress": true', '"RequiresDuplicateDetection": true'],
-            2,
-            "queue 'orders': EnableExpress and RequiresDuplicateDetection cannot be combined",
-            id="two settings that cannot be combined",
-        ),
-    ],
-)
+MISTAKES = {
+    "a duration out of its range": (
+        ['"MaxDeliveryCount": 3', '"LockDuration": "PT10M"'],
+        4,
+        "queue 'orders': LockDuration is PT10M, but must be between PT1S and PT5M",
+    ),
+    "a number out of its range": (
+        ['"MaxDeliveryCount": 0'],
+        3,
+        "queue 'orders': MaxDeliveryCount is 0, but must be between 1 and 2147483647",
+    ),
+    "a duration in the wrong form": (
+        ['"LockDuration": "1 minute"'],
+        3,
+        'LockDuration of queue \'orders\' must be a duration such as "PT1M" or "P14D", '
+        'not "1 minute"',
+    ),
+    "a number for a duration": (
+        ['"LockDuration": 60'],
+        3,
+        'LockDuration of queue \'orders\' must be a duration such as "PT1M" or "P14D", not 60',
+    ),
+    "a text for a number": (
+        ['"MaxDeliveryCount": "3"'],
+        3,
+        "MaxDeliveryCount of queue 'orders' must be a whole number, not \"3\"",
+    ),
+    "a boolean for a number": (
+        ['"MaxDeliveryCount": true'],
+        3,
+        "MaxDeliveryCount of queue 'orders' must be a whole number, not true",
+    ),
+    "a fraction for a number": (
+        ['"MaxDeliveryCount": 3.5'],
+        3,
+        "MaxDeliveryCount of queue 'orders' must be a whole number, not 3.5",
+    ),
+    "a text for a boolean": (
+        ['"RequiresSession": "false"'],
+        3,
+        "RequiresSession of queue 'orders' must be true or false, not \"false\"",
+    ),
+    "a list for a text": (
+        ['"ForwardTo": ["a"]'],
+        3,
+        "ForwardTo of queue 'orders' must be a text, not a list",
+    ),
+    "a status that there is not": (
+        ['"Status": "Paused"'],
+        3,
+        "Status of queue 'orders' must be one of Active, Disabled, SendDisabled, "
+        'ReceiveDisabled, not "Paused"',
+    ),
+    "a letter in the wrong case": (
+        ['"lockDuration": "PT1M"'],
+        3,
+        "Properties of queue 'orders' has no \"lockDuration\": did you mean LockDuration?",
+    ),
+    "a misspelt property": (
+        ['"RequireSession": true'],
+        3,
+        "Properties of queue 'orders' has no \"RequireSession\": did you mean RequiresSession?",
+    ),
+    "a property given twice": (
+        ['"LockDuration": "PT1M"', '"LockDuration": "PT2M"'],
+        4,
+        "Properties of queue 'orders' has LockDuration twice, first in line 3",
+    ),
+    "a target that there is not": (
+        ['"ForwardTo": "elsewhere"'],
+        2,
+        "queue 'orders' forwards to 'elsewhere', which this file does not define",
+    ),
+    "two settings that cannot be combined": (
+        ['"EnableExpress": true', '"RequiresDuplicateDetection": true'],
+        2,
+        "queue 'orders': EnableExpress and RequiresDuplicateDetection cannot be combined",
+    ),
+}
+
+
+@pytest.mark.parametrize(("properties", "line", "why"), MISTAKES.values(), ids=MISTAKES)
 def test_an_impossible_setting_is_reported_with_its_line(load, properties, line, why):
     assert reason(load, queue_file(properties)) == (line, why)
 

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pairbus.broker.entities.config import load_config
 from pairbus.broker.entities.descriptions import (
     RuleDescription,
     SubscriptionDescription,
@@ -90,21 +89,11 @@ EMULATOR_TOPIC = {
 
 
 @pytest.fixture
-def load(tmp_path):
-    def load_text(text):
-        path = tmp_path / "Config.json"
-        path.write_text(text, "utf-8")
-        [namespace] = load_config(path)
-        return namespace
-
-    return load_text
-
-
-@pytest.fixture
 def load_topics(load):
     def load_these(*topics, queues=()):
         namespace = {"Name": "n", "Queues": list(queues), "Topics": list(topics)}
-        return load(json.dumps({"UserConfig": {"Namespaces": [namespace]}})).topics
+        [loaded] = load(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
+        return loaded.topics
 
     return load_these
 
@@ -278,157 +267,112 @@ def in_lines(*lines):
 
 
 OF = "rule 'r' of subscription 't/Subscriptions/s'"
+RULE = '"Rules": [{"Name": "r", "Properties": {'
+SQL = RULE + '"FilterType": "Sql", '
+CORRELATION = RULE + '"FilterType": "Correlation", "CorrelationFilter": '
+
+MISTAKES = {
+    "a setting out of its range": (
+        ['"Properties": {', '"LockDuration": "PT10M"}'],
+        4,
+        "subscription 't/Subscriptions/s': LockDuration is PT10M, but must be between PT1S "
+        "and PT5M",
+    ),
+    "a setting that subscriptions do not have": (
+        ['"Properties": {', '"RequiresDuplicateDetection": true}'],
+        4,
+        "Properties of subscription 't/Subscriptions/s' has no \"RequiresDuplicateDetection\"",
+    ),
+    "a target that there is not": (
+        ['"Properties": {"ForwardTo": "elsewhere"}'],
+        2,
+        "subscription 't/Subscriptions/s' forwards to 'elsewhere', which this file does not define",
+    ),
+    "rules that are no list": (
+        ['"Rules": {}'],
+        3,
+        "Rules of subscription 't/Subscriptions/s' must be a list, not an object",
+    ),
+    "a rule without name": (['"Rules": [', "{}]"], 4, "this rule has no Name"),
+    "a rule's name with a slash": (
+        ['"Rules": [', '{"Name": "a/b", "Properties": {}}]'],
+        4,
+        "rule 'a/b' of subscription 't/Subscriptions/s': rule name 'a/b' is not valid",
+    ),
+    "a rule of nothing": (['"Rules": [', '{"Name": "r"}]'], 4, f"{OF} has no Properties"),
+    "no type": (
+        ['"Rules": [{"Name": "r",', '"Properties": {}}]'],
+        4,
+        f"{OF} has no FilterType: Correlation or Sql",
+    ),
+    "the type that people guess": (
+        [RULE, '"FilterType": "SqlFilter"}}]'],
+        4,
+        f'FilterType of {OF} must be one of Correlation, Sql, not "SqlFilter": did you mean Sql?',
+    ),
+    "a type without its filter": (
+        [RULE, '"FilterType": "Sql"}}]'],
+        4,
+        f"{OF} is of type Sql, but has no SqlFilter",
+    ),
+    "an expression in the wrong place": (
+        [SQL, '"SqlExpression": "1=1"}}]'],
+        4,
+        f'Properties of {OF} has no "SqlExpression": ',
+    ),
+    "a filter without expression": (
+        [SQL, '"SqlFilter": {}}}]'],
+        4,
+        f"SqlFilter of {OF} has no SqlExpression",
+    ),
+    "a filter that is no SQL": (
+        [SQL + '"SqlFilter": {', '"SqlExpression": "color = "}}}]'],
+        4,
+        f"{OF}: the expression 'color = ' is not valid at line 1, column",
+    ),
+    "an action that is no SQL": (
+        [
+            SQL + '"SqlFilter": {',
+            '"SqlExpression": "1=1"}, "Action": {',
+            '"SqlExpression": "DROP it"}}}]',
+        ],
+        5,
+        f"{OF}: the expression 'DROP it' is not valid at line 1, column 1",
+    ),
+    "a property that messages do not have": (
+        [CORRELATION + "{", '"Subject": "x"}}}]'],
+        4,
+        f'CorrelationFilter of {OF} has no "Subject"',
+    ),
+    "a number for a text": (
+        [CORRELATION + "{", '"Label": 5}}}]'],
+        4,
+        f"Label of {OF} must be a text, not 5",
+    ),
+    "a list to compare with": (
+        [CORRELATION + '{"Properties": {', '"colors": ["red"]}}}}]'],
+        4,
+        f"'colors' in the Properties of {OF} must be a text, a number, true or false, not a list",
+    ),
+    "a time that is none": (
+        [CORRELATION + '{"Properties": {', '"due": {"Type": "dateTime", "Value": "soon"}}}}}]'],
+        4,
+        f"'due' in the Properties of {OF} must be a time such as",
+    ),
+    "a rule given twice": (
+        [
+            '"Rules": [',
+            '{"Name": "r", "Properties": {"FilterType": "Sql",'
+            ' "SqlFilter": {"SqlExpression": "1=1"}}},',
+            '{"Name": "R"}]',
+        ],
+        5,
+        "rule 'R' is defined twice, first in line 4",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("lines", "line", "why"),
-    [
-        pytest.param(
-            ['"Properties": {', '"LockDuration": "PT10M"}'],
-            4,
-            "subscription 't/Subscriptions/s': LockDuration is PT10M, but must be between PT1S "
-            "and PT5M",
-            id="a setting out of its range",
-        ),
-        pytest.param(
-            ['"Properties": {', '"RequiresDuplicateDetection": true}'],
-            4,
-            "Properties of subscription 't/Subscriptions/s' has no \"RequiresDuplicateDetection\"",
-            id="a setting that subscriptions do not have",
-        ),
-        pytest.param(
-            ['"Properties": {"ForwardTo": "elsewhere"}'],
-            2,
-            "subscription 't/Subscriptions/s' forwards to 'elsewhere', which this file does not "
-            "define",
-            id="a target that there is not",
-        ),
-        pytest.param(
-            ['"Rules": {}'],
-            3,
-            "Rules of subscription 't/Subscriptions/s' must be a list, not an object",
-            id="rules that are no list",
-        ),
-        pytest.param(['"Rules": [', "{}]"], 4, "this rule has no Name", id="a rule without name"),
-        pytest.param(
-            ['"Rules": [', '{"Name": "a/b", "Properties": {}}]'],
-            4,
-            "rule 'a/b' of subscription 't/Subscriptions/s': rule name 'a/b' is not valid",
-            id="a rule's name with a slash",
-        ),
-        pytest.param(
-            ['"Rules": [', '{"Name": "r"}]'], 4, f"{OF} has no Properties", id="a rule of nothing"
-        ),
-        pytest.param(
-            ['"Rules": [{"Name": "r",', '"Properties": {}}]'],
-            4,
-            f"{OF} has no FilterType: Correlation or Sql",
-            id="no type",
-        ),
-        pytest.param(
-            ['"Rules": [{"Name": "r", "Properties": {', '"FilterType": "SqlFilter"}}]'],
-            4,
-            f'FilterType of {OF} must be one of Correlation, Sql, not "SqlFilter": '
-            "did you mean Sql?",
-            id="the type that people guess",
-        ),
-        pytest.param(
-            ['"Rules": [{"Name": "r", "Properties": {', '"FilterType": "Sql"}}]'],
-            4,
-            f"{OF} is of type Sql, but has no SqlFilter",
-            id="a type without its filter",
-        ),
-        pytest.param(
-            [
-                '"Rules": [{"Name": "r", "Properties": {"FilterType": "Sql",',
-                '"SqlExpression": "1=1"}}]',
-            ],
-            4,
-            f'Properties of {OF} has no "SqlExpression": ',
-            id="an expression in the wrong place",
-        ),
-        pytest.param(
-            [
-                '"Rules": [{"Name": "r", "Properties": {"FilterType": "Sql",',
-                '"SqlFilter": {}}}]',
-            ],
-            4,
-            f"SqlFilter of {OF} has no SqlExpression",
-            id="a filter without expression",
-        ),
-        pytest.param(
-            [
-                '"Rules": [{"Name": "r", "Properties": {"FilterType": "Sql", "SqlFilter": {',
-                '"SqlExpression": "color = "}}}]',
-            ],
-            4,
-            f"{OF}: the expression 'color = ' is not valid at line 1, column",
-            id="a filter that is no SQL",
-        ),
-        pytest.param(
-            [
-                '"Rules": [{"Name": "r", "Properties": {"FilterType": "Sql", "SqlFilter": {',
-                '"SqlExpression": "1=1"}, "Action": {',
-                '"SqlExpression": "DROP it"}}}]',
-            ],
-            5,
-            f"{OF}: the expression 'DROP it' is not valid at line 1, column 1",
-            id="an action that is no SQL",
-        ),
-        pytest.param(
-            [
-                '"Rules": [{"Name": "r", "Properties": {"FilterType": "Correlation", '
-                '"CorrelationFilter": {',
-                '"Subject": "x"}}}]',
-            ],
-            4,
-            f'CorrelationFilter of {OF} has no "Subject"',
-            id="a property that messages do not have",
-        ),
-        pytest.param(
-            [
-                '"Rules": [{"Name": "r", "Properties": {"FilterType": "Correlation", '
-                '"CorrelationFilter": {',
-                '"Label": 5}}}]',
-            ],
-            4,
-            f"Label of {OF} must be a text, not 5",
-            id="a number for a text",
-        ),
-        pytest.param(
-            [
-                '"Rules": [{"Name": "r", "Properties": {"FilterType": "Correlation", '
-                '"CorrelationFilter": {"Properties": {',
-                '"colors": ["red"]}}}}]',
-            ],
-            4,
-            f"'colors' in the Properties of {OF} must be a text, a number, true or false, "
-            "not a list",
-            id="a list to compare with",
-        ),
-        pytest.param(
-            [
-                '"Rules": [{"Name": "r", "Properties": {"FilterType": "Correlation", '
-                '"CorrelationFilter": {"Properties": {',
-                '"due": {"Type": "dateTime", "Value": "soon"}}}}}]',
-            ],
-            4,
-            f"'due' in the Properties of {OF} must be a time such as",
-            id="a time that is none",
-        ),
-        pytest.param(
-            [
-                '"Rules": [',
-                '{"Name": "r", "Properties": {"FilterType": "Sql",'
-                ' "SqlFilter": {"SqlExpression": "1=1"}}},',
-                '{"Name": "R"}]',
-            ],
-            5,
-            "rule 'R' is defined twice, first in line 4",
-            id="a rule given twice",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("lines", "line", "why"), MISTAKES.values(), ids=MISTAKES)
 def test_an_invalid_setting_is_reported_with_its_line(load, lines, line, why):
     with pytest.raises(ConfigError) as caught:
         load(in_lines(*lines))

@@ -161,18 +161,16 @@ def test_too_many_rules_are_refused():
         subscription(rules=rules)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param({"filter": SqlFilter("color ==")}, id="a filter that cannot be parsed"),
-        pytest.param({"filter": SqlFilter("n > @limit")}, id="a parameter that is not given"),
-        pytest.param({"action": SqlAction("SET = 1")}, id="an action that cannot be parsed"),
-        pytest.param({"action": SqlAction("SET sys.Size = 1")}, id="a property that is read-only"),
-        pytest.param(
-            {"filter": CorrelationFilter(properties={"a": object()})}, id="a value of no type"
-        ),
-    ],
-)
+UNWORKABLE = {
+    "a filter that cannot be parsed": {"filter": SqlFilter("color ==")},
+    "a parameter that is not given": {"filter": SqlFilter("n > @limit")},
+    "an action that cannot be parsed": {"action": SqlAction("SET = 1")},
+    "a property that is read-only": {"action": SqlAction("SET sys.Size = 1")},
+    "a value of no type": {"filter": CorrelationFilter(properties={"a": object()})},
+}
+
+
+@pytest.mark.parametrize("settings", UNWORKABLE.values(), ids=UNWORKABLE)
 def test_a_rule_that_cannot_work_is_refused_when_it_is_made(settings):
     with pytest.raises(ConfigError):
         RuleDescription(name="r", **settings)

@@ -67,42 +67,34 @@ def test_manage_includes_the_other_rights() -> None:
     assert all(grant.allows(right) for right in Right)
 
 
-@pytest.mark.parametrize(
-    "resource",
-    [
-        pytest.param(
-            "sb://localhost:5673/orders", id="unencoded, as one of the SDK's tests sends it"
-        ),
-        pytest.param(quote(QUEUE, safe=""), id="percent-encoded, as the SDK does"),
-        pytest.param(quote(QUEUE, safe="").lower(), id="percent-encoded in lower case"),
-        pytest.param(
-            quote("https://localhost", safe=""), id="the namespace, other scheme, no port"
-        ),
-        pytest.param(quote("AMQPS://LOCALHOST/Orders/", safe=""), id="other case and a slash"),
-        pytest.param(quote("sb://127.0.0.1:1/orders", safe=""), id="another name of this machine"),
-        pytest.param(quote("sb://[::1]:1/", safe=""), id="its IPv6 name"),
-    ],
-)
+RESOURCES = {
+    "unencoded, as one of the SDK's tests sends it": "sb://localhost:5673/orders",
+    "percent-encoded, as the SDK does": quote(QUEUE, safe=""),
+    "percent-encoded in lower case": quote(QUEUE, safe="").lower(),
+    "the namespace, other scheme, no port": quote("https://localhost", safe=""),
+    "other case and a slash": quote("AMQPS://LOCALHOST/Orders/", safe=""),
+    "another name of this machine": quote("sb://127.0.0.1:1/orders", safe=""),
+    "its IPv6 name": quote("sb://[::1]:1/", safe=""),
+}
+
+
+@pytest.mark.parametrize("resource", RESOURCES.values(), ids=RESOURCES)
 def test_a_resource_is_signed_as_it_stands_and_compared_normalised(resource: str) -> None:
     assert granted(signed(resource)).policy_name == "Root"
 
 
-@pytest.mark.parametrize(
-    ("resource", "audience"),
-    [
-        pytest.param(
-            "sb://localhost/orders", "sb://localhost/orders2", id="same start, other queue"
-        ),
-        pytest.param("sb://localhost/orders/a", "sb://localhost/orders", id="only a part of it"),
-        pytest.param("sb://localhost/orders", "sb://localhost", id="a queue is not the namespace"),
-        pytest.param("sb://localhost/orders", "bills", id="an audience that is a bare path"),
-        pytest.param("sb://box.example/orders", "sb://localhost/orders", id="another host"),
-        pytest.param(
-            "my.queue", "sb://my.queue/bills", id="a resource that may be a host or a path"
-        ),
-        pytest.param("sb://localhost/a%2F..%2Fb", "sb://localhost/b", id="dots climb nowhere"),
-    ],
-)
+ELSEWHERE = {
+    "same start, other queue": ("sb://localhost/orders", "sb://localhost/orders2"),
+    "only a part of it": ("sb://localhost/orders/a", "sb://localhost/orders"),
+    "a queue is not the namespace": ("sb://localhost/orders", "sb://localhost"),
+    "an audience that is a bare path": ("sb://localhost/orders", "bills"),
+    "another host": ("sb://box.example/orders", "sb://localhost/orders"),
+    "a resource that may be a host or a path": ("my.queue", "sb://my.queue/bills"),
+    "dots climb nowhere": ("sb://localhost/a%2F..%2Fb", "sb://localhost/b"),
+}
+
+
+@pytest.mark.parametrize(("resource", "audience"), ELSEWHERE.values(), ids=ELSEWHERE)
 def test_a_token_for_something_else_is_refused(resource: str, audience: str) -> None:
     with pytest.raises(TokenRefused, match=r"not cover|not a URI"):
         granted(signed(quote(resource, safe="")), audience=audience)
