@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pairbus.client import tasks
 from pairbus.client.pairing import PairingCore
 from pairbus.client.route.plans import Ping, Probe, ToBacklog, ToPrimary
 from pairbus.client.sdk.pairing_errors import PairingError
@@ -227,7 +228,7 @@ def test_a_pairing_that_never_was_does_not_end(clock: Clock) -> None:
 def test_a_refused_connection_is_reported_with_a_remedy(clock: Clock) -> None:
     pairing, _ = pairing_of(clock)
 
-    error = pairing.not_connected("q", outage())
+    error = tasks.not_connected(pairing, "q", outage())
 
     assert str(error) == (
         "could not open a sender link to backlog queue 'q' on the secondary "

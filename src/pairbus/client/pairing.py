@@ -39,7 +39,7 @@ from pairbus.client.route.router import Router
 from pairbus.client.route.status import PairingStatus, SyphonStatus
 from pairbus.client.sdk import private
 from pairbus.client.sdk.backlog_queues import BacklogQueues
-from pairbus.client.sdk.failures import UNTRUSTED_HINT, Kind, is_unreachable, is_untrusted, kind_of
+from pairbus.client.sdk.failures import is_unreachable
 from pairbus.client.sdk.messages import body_bytes, peeked_page
 from pairbus.client.sdk.pairing_errors import PairingError
 from pairbus.client.state import state_of
@@ -59,13 +59,6 @@ logger = logging.getLogger("pairbus.pairing")
 # At most this many senders get a new link before their entity fails back. The others open theirs on
 # the next send.
 EARLY_LINKS_MAX = 16
-
-_REACH = "it must be up, and messaging_factory must be able to connect to it"
-_HINTS = {
-    Kind.SETUP: "check the key and the policy name in messaging_factory, which needs the {claim} "
-    "claim, and that the queue is on its namespace",
-    Kind.THROTTLED: "it is busy: try again later",
-}
 
 # The number of forks between the first process and this one. Asking the system for the process id
 # would cost each message more than its routing decision.
@@ -99,7 +92,9 @@ class PairingCore:
     within: Callable[[Any, float, str, Callable[[], Any]], Any]
     open_early: Callable[[Sequence[Any], Ping], Any]
     on_disk: Callable[[Callable[[OutboxFile], Any]], Any]
-    new_sender: Callable[[Any, str], Any]
+
+    sender_class: Any
+    """The SDK's sender, for pings and backlog queues: it reports a failure at once."""
 
     def __init__(
         self,
@@ -107,10 +102,10 @@ class PairingCore:
         options: SendAvailabilityPairedNamespaceOptions,
         backlog: BacklogQueues,
         *,
-        sender_class: Any = None,
+        paired_sender_class: Any = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`sender_class`: the paired sender, which also sends what waits in the outbox."""
+        """`paired_sender_class` also sends what waits in the outbox."""
         self.options = options
         self.namespace = checks.namespace_name(client, options)
         self.secondary = private.host_of(options.messaging_factory)
@@ -123,7 +118,7 @@ class PairingCore:
         # The application's `close` does not know what is made of these.
         self.primary_client = private.with_own_handlers(client)
         self.secondary_client = private.with_own_handlers(options.messaging_factory)
-        self._sender_class = sender_class
+        self._paired_sender_class = paired_sender_class
         self._token = uuid4().hex[:16]
         """Marks the messages that this client diverts."""
         self._backlog = backlog
@@ -356,24 +351,6 @@ class PairingCore:
             for path in self.outbox.file.entities.values():
                 self._router.register(path, now=self.clock())
 
-    def not_connected(self, queue: str, error: BaseException) -> PairingError:
-        tried = f"open a sender link to backlog queue {queue!r} on the secondary {self.secondary!r}"
-        return self._refused(tried, "Send", queue, error)
-
-    def not_readable(self, queue: str, error: BaseException) -> PairingError:
-        tried = (
-            f"peek at backlog queue {queue!r} on the secondary {self.secondary!r}, which "
-            'fail_back="ordered" needs'
-        )
-        return self._refused(tried, "Listen", queue, error)
-
-    def _refused(self, tried: str, claim: str, queue: str, error: BaseException) -> PairingError:
-        hint = _HINTS.get(kind_of(error), _REACH).format(claim=claim)
-        if is_untrusted(error):
-            hint = UNTRUSTED_HINT.format("messaging_factory")
-        text = f"could not {tried}: {str(error).rstrip('.')}; {hint}"
-        return PairingError(text, namespace=self.secondary, queue=queue, error=error)
-
     def announce(self) -> None:
         """The client is paired: warn about dangerous backlog queues, and notify the observers."""
         self._is_announced = True
@@ -482,8 +459,14 @@ class PairingCore:
         senders = self._state.senders_of(ping.path)
         return [each for each in senders if each.is_in_use][:EARLY_LINKS_MAX]
 
+    def new_sender(self, client: Any, path: str) -> Any:
+        return private.adopt(self.sdk_client.get_queue_sender(client, path), self.sender_class)
+
     def new_paired_sender(self, path: str) -> Any:
-        return self._sender_class.of(self.primary_client, path, self._state)
+        made = self.sdk_client.get_queue_sender(self.primary_client, path)
+        sender = private.adopt(made, self._paired_sender_class)
+        sender.bind(self._state)
+        return sender
 
     def new_receiver(self, queue: str) -> Any:
         return self.sdk_client.get_queue_receiver(self.secondary_client, queue)

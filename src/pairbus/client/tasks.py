@@ -15,9 +15,18 @@ from pairbus.client.outbox import drain
 from pairbus.client.pairing import PairingCore
 from pairbus.client.route.plans import BackgroundTask, Drain, PeekBacklog, Ping
 from pairbus.client.sdk import private
+from pairbus.client.sdk.failures import UNTRUSTED_HINT, Kind, is_untrusted, kind_of
 from pairbus.client.sdk.messages import ping_message
+from pairbus.client.sdk.pairing_errors import PairingError
 from pairbus.client.steps import Steps
 from pairbus.client.timing import PEEK_PAGE
+
+_REACH = "it must be up, and messaging_factory must be able to connect to it"
+_HINTS = {
+    Kind.SETUP: "check the key and the policy name in messaging_factory, which needs the {claim} "
+    "claim, and that the queue is on its namespace",
+    Kind.THROTTLED: "it is busy: try again later",
+}
 
 
 def start(pairing: PairingCore) -> Steps[None]:
@@ -28,12 +37,34 @@ def start(pairing: PairingCore) -> Steps[None]:
     try:
         yield from _open_connection(pairing, queue, is_kept=pairing.is_ready_mode)
     except Exception as error:
-        raise pairing.not_connected(queue, error) from error
+        raise not_connected(pairing, queue, error) from error
     if pairing.is_ordered:
         try:
             yield from _peek_page(pairing, queue, from_sequence=1, count=1)
         except Exception as error:
-            raise pairing.not_readable(queue, error) from error
+            raise _not_readable(pairing, queue, error) from error
+
+
+def not_connected(pairing: PairingCore, queue: str, error: Exception) -> PairingError:
+    secondary = pairing.secondary
+    tried = f"open a sender link to backlog queue {queue!r} on the secondary {secondary!r}"
+    return _refused(secondary, tried, "Send", queue, error)
+
+
+def _not_readable(pairing: PairingCore, queue: str, error: Exception) -> PairingError:
+    tried = (
+        f"peek at backlog queue {queue!r} on the secondary {pairing.secondary!r}, which "
+        'fail_back="ordered" needs'
+    )
+    return _refused(pairing.secondary, tried, "Listen", queue, error)
+
+
+def _refused(secondary: str, tried: str, claim: str, queue: str, error: Exception) -> PairingError:
+    hint = _HINTS.get(kind_of(error), _REACH).format(claim=claim)
+    if is_untrusted(error):
+        hint = UNTRUSTED_HINT.format("messaging_factory")
+    text = f"could not {tried}: {str(error).rstrip('.')}; {hint}"
+    return PairingError(text, namespace=secondary, queue=queue, error=error)
 
 
 def steps_of(pairing: PairingCore, task: BackgroundTask) -> Steps[None]:

@@ -59,7 +59,7 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
         syphon = syphon_for(options, namespace)
         steps = backlog_queues.steps_for(namespace, options)
         backlog = await run_async(steps, lambda call: call())
-        pairing = Pairing(self, options, backlog, sender_class=PairedSender)
+        pairing = Pairing(self, options, backlog, paired_sender_class=PairedSender)
         supervisor = None
         if syphon is not None:
             fault = partial(fault_from_thread, asyncio.get_running_loop())

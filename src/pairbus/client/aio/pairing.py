@@ -31,6 +31,7 @@ class Pairing(PairingCore):
 
     pool: ConnectionPool
     sdk_client = ServiceBusClient
+    sender_class = PromptSender
 
     def __init__(
         self,
@@ -38,9 +39,9 @@ class Pairing(PairingCore):
         options: SendAvailabilityPairedNamespaceOptions,
         backlog: BacklogQueues,
         *,
-        sender_class: Any = None,
+        paired_sender_class: Any = None,
     ) -> None:
-        super().__init__(client, options, backlog, sender_class=sender_class)
+        super().__init__(client, options, backlog, paired_sender_class=paired_sender_class)
         self.pool = ConnectionPool(
             lambda queue: self.new_sender(self.secondary_client, queue),
             client=options.messaging_factory,
@@ -91,9 +92,6 @@ class Pairing(PairingCore):
 
     async def perform(self, task: BackgroundTask) -> None:
         await run_async(tasks.steps_of(self, task))
-
-    def new_sender(self, client: Any, path: str) -> PromptSender:
-        return PromptSender.of(client, path)
 
     async def open_link(self, sender: Any, seconds: float, path: str) -> None:
         async with bounded(seconds, f"opening a link to {path!r}"):

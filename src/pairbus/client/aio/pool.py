@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+from azure.servicebus.aio import ServiceBusSender
 
 from pairbus.client.pool import BacklogConnection, PoolExhausted, PoolState
 from pairbus.client.sdk import private
@@ -21,11 +21,6 @@ CLOSE_SECONDS_MAX = 5.0
 
 class PromptSender(private.AsyncPromptFailures, ServiceBusSender):  # type: ignore[misc]
     """The SDK's sender for pings and backlog queues: it reports a failure at once."""
-
-    @classmethod
-    def of(cls, client: Any, path: str) -> PromptSender:
-        # Not the client's own method: a paired client would divert what it sends.
-        return private.adopt(ServiceBusClient.get_queue_sender(client, path), cls)
 
 
 Connection = BacklogConnection[PromptSender]

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from azure.servicebus import ServiceBusMessageBatch
-from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+from azure.servicebus.aio import ServiceBusSender
 
 from pairbus.client.aio.background import bounded
 from pairbus.client.aio.pairing import Pairing
@@ -180,13 +180,6 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
             await private.close_link(self)
 
     # --- for the background -----------------------------------------------------------------------
-
-    @classmethod
-    def of(cls, client: Any, path: str, state: ClientState[Pairing]) -> PairedSender:
-        """A sender that the application's `close` does not know."""
-        sender = private.adopt(ServiceBusClient.get_queue_sender(client, path), cls)
-        sender.bind(state)
-        return sender
 
     async def send_stored(self, messages: Sequence[Any]) -> None:
         await self._run(self.sending_stored(messages))

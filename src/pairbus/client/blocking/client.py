@@ -56,7 +56,7 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         syphon = syphon_for(options, namespace)
         steps = backlog_queues.steps_for(namespace, options)
         backlog = run(steps, lambda call: call())
-        pairing = Pairing(self, options, backlog, sender_class=PairedSender)
+        pairing = Pairing(self, options, backlog, paired_sender_class=PairedSender)
         supervisor = None
         if syphon is not None:
             supervisor = SyphonSupervisor(

@@ -33,6 +33,7 @@ class Pairing(PairingCore):
 
     pool: ConnectionPool
     sdk_client = ServiceBusClient
+    sender_class = PromptSender
 
     def __init__(
         self,
@@ -40,9 +41,9 @@ class Pairing(PairingCore):
         options: SendAvailabilityPairedNamespaceOptions,
         backlog: BacklogQueues,
         *,
-        sender_class: Any = None,
+        paired_sender_class: Any = None,
     ) -> None:
-        super().__init__(client, options, backlog, sender_class=sender_class)
+        super().__init__(client, options, backlog, paired_sender_class=paired_sender_class)
         self.pool = ConnectionPool(
             lambda queue: self.new_sender(self.secondary_client, queue),
             client=options.messaging_factory,
@@ -87,7 +88,9 @@ class Pairing(PairingCore):
         run(tasks.steps_of(self, task))
 
     def new_sender(self, client: Any, path: str) -> PromptSender:
-        return PromptSender.of(client, path, handshake_seconds=self.timing.send_seconds)
+        sender: PromptSender = super().new_sender(client, path)
+        sender.handshake_seconds = self.timing.send_seconds
+        return sender
 
     def open_link(self, sender: Any, seconds: float, path: str) -> None:
         with self.worker.deadline(sender, seconds):

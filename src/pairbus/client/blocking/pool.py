@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from azure.servicebus import ServiceBusClient, ServiceBusSender
+from azure.servicebus import ServiceBusSender
 
 from pairbus.client.pool import BacklogConnection, PoolExhausted, PoolState
 from pairbus.client.sdk import private
@@ -22,18 +22,7 @@ CLOSE_SECONDS_MAX = 10.0
 class PromptSender(private.PromptFailures, ServiceBusSender):  # type: ignore[misc]
     """The SDK's sender for pings and backlog queues: it reports a failure at once."""
 
-    _handshake_seconds: float | None = None
-
-    @property
-    def handshake_seconds(self) -> float | None:
-        return self._handshake_seconds
-
-    @classmethod
-    def of(cls, client: Any, path: str, *, handshake_seconds: float) -> PromptSender:
-        # Not the client's own method: a paired client would divert what it sends.
-        sender = private.adopt(ServiceBusClient.get_queue_sender(client, path), cls)
-        sender._handshake_seconds = handshake_seconds
-        return sender
+    handshake_seconds: float | None = None
 
 
 Connection = BacklogConnection[PromptSender]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Self
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch, ServiceBusSender
+from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
 
 from pairbus.client.blocking.background import CUT_AGAIN_SECONDS
 from pairbus.client.blocking.pairing import Pairing
@@ -165,13 +165,6 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
             private.close_link(self)
 
     # --- for the background -----------------------------------------------------------------------
-
-    @classmethod
-    def of(cls, client: Any, path: str, state: ClientState[Pairing]) -> PairedSender:
-        """A sender that the application's `close` does not know."""
-        sender = private.adopt(ServiceBusClient.get_queue_sender(client, path), cls)
-        sender.bind(state)
-        return sender
 
     def send_stored(self, messages: Sequence[Any]) -> None:
         self._run(self.sending_stored(messages))
