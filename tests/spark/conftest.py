@@ -38,6 +38,12 @@ def make_bus() -> Iterator[Callable[..., Bus]]:
         broker.stop()
 
 
+@pytest.fixture
+def bus(make_bus: Callable[..., Bus]) -> Bus:
+    """A broker with the queue q."""
+    return make_bus("q")
+
+
 SPARK_QUEUES = (
     "everything",
     "everything.copy",

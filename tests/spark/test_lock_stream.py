@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -19,7 +18,7 @@ from pairbus.spark.lock_stream import LockStreamReader, _parts
 from pairbus.spark.schema import full
 from pairbus.spark.versions import ReadAllAvailable, ReadMaxRows
 from tests.fast.world import delivery_counts, messages
-from tests.spark.world import Bus, names
+from tests.spark.world import Bus, names, rows_of
 
 Buses = Callable[..., Bus]
 Readers = Callable[..., LockStreamReader]
@@ -41,12 +40,10 @@ def make_reader() -> Iterator[Readers]:
         reader.stop()
 
 
-def rows_of(reader: Any, start: dict[str, int], end: dict[str, int]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for partition in pickle.loads(pickle.dumps(reader.partitions(start, end))):
-        for batch in pickle.loads(pickle.dumps(reader)).read(partition):
-            found += batch.to_pylist()
-    return found
+def rows_between(
+    reader: LockStreamReader, start: dict[str, int], end: dict[str, int]
+) -> list[dict[str, Any]]:
+    return rows_of(reader, reader.partitions(start, end))
 
 
 def advance(reader: LockStreamReader, start: dict[str, int]) -> dict[str, int]:
@@ -60,59 +57,54 @@ def run(reader: LockStreamReader, start: dict[str, int]) -> tuple[list[list[str]
         end = advance(reader, start)
         if end == start:
             return found, end
-        found.append(names(rows_of(reader, start, end)))
+        found.append(names(rows_between(reader, start, end)))
         start = end
 
 
-def test_a_batch_is_settled_when_the_next_is_asked_for(
-    make_bus: Buses, make_reader: Readers
-) -> None:
-    bus = make_bus("q")
+def test_a_batch_is_settled_when_the_next_is_asked_for(bus: Bus, make_reader: Readers) -> None:
     bus.send("q", messages(5))
     reader = make_reader(bus, maxMessagesPerTrigger="3")
     start = reader.initialOffset()
     middle = advance(reader, start)
-    rows = rows_of(reader, start, middle)
+    rows = rows_between(reader, start, middle)
     assert names(rows) == ["m-0", "m-1", "m-2"]
     assert all(row["lockToken"] and row["lockedUntil"] for row in rows)
     assert len(bus.peek("q")) == 5
     # A task that Spark repeats reads the same.
-    assert rows_of(reader, start, middle) == rows
+    assert rows_between(reader, start, middle) == rows
     end = advance(reader, middle)
     assert names(bus.peek("q")) == ["m-3", "m-4"]
-    assert names(rows_of(reader, middle, end)) == ["m-3", "m-4"]
+    assert names(rows_between(reader, middle, end)) == ["m-3", "m-4"]
     assert advance(reader, end) == end
     assert bus.peek("q") == []
 
 
 def test_without_a_start_a_batch_is_settled_when_it_was_planned_and_the_next_is_asked_for(
-    make_bus: Buses, make_reader: Readers
+    bus: Bus, make_reader: Readers
 ) -> None:
     """As Spark 4.0 and 4.1 call it."""
-    bus = make_bus("q")
     bus.send("q", messages(5))
     reader = make_reader(bus, maxMessagesPerTrigger="3")
     middle = reader.latestOffset()
     assert reader.latestOffset() == middle, "not planned yet"
     assert len(bus.peek("q")) == 5
-    assert names(rows_of(reader, reader.initialOffset(), middle)) == ["m-0", "m-1", "m-2"]
+    assert names(rows_between(reader, reader.initialOffset(), middle)) == ["m-0", "m-1", "m-2"]
     end = reader.latestOffset()
     assert names(bus.peek("q")) == ["m-3", "m-4"]
-    assert names(rows_of(reader, middle, end)) == ["m-3", "m-4"]
+    assert names(rows_between(reader, middle, end)) == ["m-3", "m-4"]
     assert reader.latestOffset() == end
     assert bus.peek("q") == []
     reader.stop()
     # A restarted query learns where it was from a plan of nothing.
     bus.send("q", messages(1, first=5))
     again = make_reader(bus)
-    assert rows_of(again, end, end) == []
+    assert rows_between(again, end, end) == []
     last = again.latestOffset()
     assert last["received"] == 6
-    assert names(rows_of(again, end, last)) == ["m-5"]
+    assert names(rows_between(again, end, last)) == ["m-5"]
 
 
-def test_sparks_own_commit_settles_too(make_bus: Buses, make_reader: Readers) -> None:
-    bus = make_bus("q")
+def test_sparks_own_commit_settles_too(bus: Bus, make_reader: Readers) -> None:
     bus.send("q", messages(2))
     reader = make_reader(bus)
     end = advance(reader, reader.initialOffset())
@@ -121,8 +113,7 @@ def test_sparks_own_commit_settles_too(make_bus: Buses, make_reader: Readers) ->
     assert bus.peek("q") == []
 
 
-def test_a_stopped_query_settles_nothing(make_bus: Buses, make_reader: Readers) -> None:
-    bus = make_bus("q")
+def test_a_stopped_query_settles_nothing(bus: Bus, make_reader: Readers) -> None:
     bus.send("q", messages(2))
     reader = make_reader(bus)
     advance(reader, reader.initialOffset())
@@ -140,7 +131,7 @@ def test_a_restarted_query_repeats_its_batch_without_rows_and_gets_them_again(
     end = advance(reader, start)
     # The driver is killed: nothing is said to the broker. A new process takes over.
     again = make_reader(bus)
-    assert rows_of(again, start, end) == []
+    assert rows_between(again, start, end) == []
     again.prepareForTriggerAvailableNow()
     found, _ = run(again, end)
     assert sorted(chain.from_iterable(found)) == ["m-0", "m-1", "m-2"]
@@ -148,9 +139,8 @@ def test_a_restarted_query_repeats_its_batch_without_rows_and_gets_them_again(
 
 
 def test_available_now_waits_for_what_others_have_locked_but_not_for_ever(
-    make_bus: Buses, make_reader: Readers, caplog: pytest.LogCaptureFixture
+    bus: Bus, make_reader: Readers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bus = make_bus("q")
     bus.send("q", messages(3))
     other = make_reader(bus, maxMessagesPerTrigger="2")
     advance(other, other.initialOffset())
@@ -163,10 +153,7 @@ def test_available_now_waits_for_what_others_have_locked_but_not_for_ever(
     assert caplog.text.count("still has messages that other receivers have locked") == 1
 
 
-def test_available_now_does_not_chase_what_arrives_later(
-    make_bus: Buses, make_reader: Readers
-) -> None:
-    bus = make_bus("q")
+def test_available_now_does_not_chase_what_arrives_later(bus: Bus, make_reader: Readers) -> None:
     bus.send("q", messages(2))
     reader = make_reader(bus, maxMessagesPerTrigger="2")
     reader.prepareForTriggerAvailableNow()
@@ -215,11 +202,10 @@ def test_a_lost_lock_is_logged_and_its_message_comes_again(
     with caplog.at_level(logging.WARNING, "pairbus.spark"):
         second = advance(reader, first)
     assert "2 of 2 messages of 'q' were read but could not be completed" in caplog.text
-    assert names(rows_of(reader, first, second)) == ["m-0", "m-1"]
+    assert names(rows_between(reader, first, second)) == ["m-0", "m-1"]
 
 
-def test_what_lies_in_the_buffer_is_given_back(make_bus: Buses, make_reader: Readers) -> None:
-    bus = make_bus("q")
+def test_what_lies_in_the_buffer_is_given_back(bus: Bus, make_reader: Readers) -> None:
     bus.send("q", messages(50))
     reader = make_reader(bus, maxMessagesPerTrigger="5")
     advance(reader, reader.initialOffset())
@@ -229,9 +215,8 @@ def test_what_lies_in_the_buffer_is_given_back(make_bus: Buses, make_reader: Rea
 
 
 def test_received_and_deleted_is_at_most_once_and_nothing_is_lost_on_the_way(
-    make_bus: Buses, make_reader: Readers
+    bus: Bus, make_reader: Readers
 ) -> None:
-    bus = make_bus("q")
     bus.send("q", messages(20))
     reader = make_reader(bus, receiveMode="receiveAndDelete", maxMessagesPerTrigger="7")
     found, _ = run(reader, reader.initialOffset())
@@ -241,11 +226,10 @@ def test_received_and_deleted_is_at_most_once_and_nothing_is_lost_on_the_way(
 
 
 def test_a_batch_requests_no_more_large_messages_than_fit_in_memory(
-    make_bus: Buses, make_reader: Readers, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, make_reader: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With receiveAndDelete, what was requested is in the driver's memory and not in the queue."""
     monkeypatch.setattr(lock_stream, "READ_AHEAD_BYTES_MAX", 1_000_000)
-    bus = make_bus("q")
     for first in range(0, 40, 4):
         bus.send("q", messages(4, first=first, body=bytes(50_000)))
     reader = make_reader(bus, receiveMode="receiveAndDelete", maxBytesPerTrigger="100000")
@@ -253,8 +237,7 @@ def test_a_batch_requests_no_more_large_messages_than_fit_in_memory(
     assert len(bus.peek("q")) >= 10
 
 
-def test_a_batch_is_bounded_in_bytes(make_bus: Buses, make_reader: Readers) -> None:
-    bus = make_bus("q")
+def test_a_batch_is_bounded_in_bytes(bus: Bus, make_reader: Readers) -> None:
     bus.send("q", messages(40, body=b"x" * 10_000))
     reader = make_reader(bus, maxMessagesPerTrigger="10", maxBytesPerTrigger="1")
     found, _ = run(reader, reader.initialOffset())
@@ -262,8 +245,7 @@ def test_a_batch_is_bounded_in_bytes(make_bus: Buses, make_reader: Readers) -> N
     assert max(map(len, found)) <= 10
 
 
-def test_a_lost_connection_is_opened_again(make_bus: Buses, make_reader: Readers) -> None:
-    bus = make_bus("q")
+def test_a_lost_connection_is_opened_again(bus: Bus, make_reader: Readers) -> None:
     bus.send("q", messages(4))
     reader = make_reader(bus, maxMessagesPerTrigger="2")
     first = advance(reader, reader.initialOffset())
@@ -271,7 +253,7 @@ def test_a_lost_connection_is_opened_again(make_bus: Buses, make_reader: Readers
         pass  # closes all connections
     second = advance(reader, first)
     assert names(bus.peek("q")) == ["m-2", "m-3"]
-    assert names(rows_of(reader, first, second)) == ["m-2", "m-3"]
+    assert names(rows_between(reader, first, second)) == ["m-2", "m-3"]
 
 
 def test_a_trigger_that_never_completes_a_batch_is_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from pairbus.spark.options import read_options
 from pairbus.spark.schema import full
 from pairbus.spark.versions import ReadAllAvailable, ReadMaxRows
 from tests.fast.world import message, messages
-from tests.spark.world import Bus, names
+from tests.spark.world import Bus, names, rows_of
 
 Buses = Callable[..., Bus]
 FAR = Timestamp(4_000_000_000_000)
@@ -32,15 +31,6 @@ FAR = Timestamp(4_000_000_000_000)
 
 def source(bus: Bus, **options: str) -> ServiceBusDataSource:
     return ServiceBusDataSource(bus.options | {"queue": "q"} | options)
-
-
-def rows_of(reader: Any, partitions: Any) -> list[dict[str, Any]]:
-    """As tasks do it: each with a reader that was pickled."""
-    found: list[dict[str, Any]] = []
-    for partition in pickle.loads(pickle.dumps(partitions)):
-        for batch in pickle.loads(pickle.dumps(reader)).read(partition):
-            found += batch.to_pylist()
-    return found
 
 
 def read_all(bus: Bus, **options: str) -> list[dict[str, Any]]:
@@ -59,8 +49,7 @@ def step(reader: Any, start: dict[str, int], limit: Any = None) -> tuple[list[st
 # -- a batch --------------------------------------------------------------------------------------
 
 
-def test_a_batch_reads_all_and_leaves_all(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_a_batch_reads_all_and_leaves_all(bus: Bus) -> None:
     bus.send("q", messages(600))
     expected = [f"m-{number}" for number in range(600)]
     assert names(read_all(bus)) == expected
@@ -69,8 +58,7 @@ def test_a_batch_reads_all_and_leaves_all(make_bus: Buses) -> None:
     assert {row["deliveryCount"] for row in bus.peek("q")} == {0}
 
 
-def test_a_part_of_a_queue(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_a_part_of_a_queue(bus: Bus) -> None:
     bus.send("q", messages(10))
 
     def numbers(**options: str) -> list[int]:
@@ -83,8 +71,7 @@ def test_a_part_of_a_queue(make_bus: Buses) -> None:
     assert numbers(fromSequenceNumber="11") == []
 
 
-def test_dead_letters_are_a_queue_of_their_own(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_dead_letters_are_a_queue_of_their_own(bus: Bus) -> None:
     bus.send("q", messages(3))
     bus.dead_letter("q", "broken")
     (first, *rest) = read_all(bus, subQueue="deadLetter")
@@ -93,8 +80,7 @@ def test_dead_letters_are_a_queue_of_their_own(make_bus: Buses) -> None:
     assert read_all(bus) == []
 
 
-def test_scheduled_messages_are_read_when_they_are_due_or_on_request(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_scheduled_messages_are_read_when_they_are_due_or_on_request(bus: Bus) -> None:
     bus.send("q", [message("later", annotations={"x-opt-scheduled-enqueue-time": FAR})])
     bus.send("q", [message("now")])
     assert names(read_all(bus)) == ["now"]
@@ -114,8 +100,7 @@ def test_a_subscription_is_read_like_a_queue(make_bus: Buses) -> None:
     assert names(rows_of(reader, reader.partitions())) == ["m-0", "m-1"]
 
 
-def test_a_schema_chooses_columns(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_a_schema_chooses_columns(bus: Bus) -> None:
     bus.send("q", messages(1))
     chosen = StructType(
         [StructField("sequenceNumber", LongType()), StructField("messageId", StringType())]
@@ -138,8 +123,7 @@ def test_a_queue_that_is_not_there_is_named(make_bus: Buses) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5, 1999])
-def test_no_more_is_received_and_deleted_than_was_asked_for(make_bus: Buses, count: int) -> None:
-    bus = make_bus("q")
+def test_no_more_is_received_and_deleted_than_was_asked_for(bus: Bus, count: int) -> None:
     bus.send("q", messages(2100))
     options = {"receiveMode": "receiveAndDelete", "maxWaitSeconds": "2"}
     taken = names(read_all(bus, partitions="2", maxMessages=str(count), **options))
@@ -152,8 +136,7 @@ def test_no_more_is_received_and_deleted_than_was_asked_for(make_bus: Buses, cou
 # -- a stream -------------------------------------------------------------------------------------
 
 
-def test_offsets_are_sequence_numbers_and_a_batch_can_be_read_again(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_offsets_are_sequence_numbers_and_a_batch_can_be_read_again(bus: Bus) -> None:
     bus.send("q", messages(5))
     reader = source(bus, maxMessagesPerTrigger="3", maxWaitSeconds="0").streamReader(full())
     start = reader.initialOffset()
@@ -170,8 +153,7 @@ def test_offsets_are_sequence_numbers_and_a_batch_can_be_read_again(make_bus: Bu
     again.stop()
 
 
-def test_no_batch_is_larger_than_allowed_and_gaps_are_skipped(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_no_batch_is_larger_than_allowed_and_gaps_are_skipped(bus: Bus) -> None:
     bus.send("q", messages(100))
     bus.use("q", lambda got: got[0].complete(got[1][:90]))
     reader = source(bus, maxMessagesPerTrigger="4", maxWaitSeconds="0").streamReader(full())
@@ -188,8 +170,7 @@ def test_no_batch_is_larger_than_allowed_and_gaps_are_skipped(make_bus: Buses) -
     reader.stop()
 
 
-def test_latest_begins_behind_what_is_there(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_latest_begins_behind_what_is_there(bus: Bus) -> None:
     bus.send("q", messages(3))
     reader = source(bus, fromSequenceNumber="latest", maxWaitSeconds="0").streamReader(full())
     at = reader.initialOffset()
@@ -200,10 +181,9 @@ def test_latest_begins_behind_what_is_there(make_bus: Buses) -> None:
 
 
 def test_without_a_start_a_batch_begins_after_the_last_one_that_was_planned(
-    make_bus: Buses,
+    bus: Bus,
 ) -> None:
     """As Spark 4.0 and 4.1 call it."""
-    bus = make_bus("q")
     bus.send("q", messages(3))
     options = {"maxMessagesPerTrigger": "2", "maxWaitSeconds": "0"}
     reader = source(bus, fromSequenceNumber="latest", **options).streamReader(full())
@@ -221,8 +201,7 @@ def test_without_a_start_a_batch_begins_after_the_last_one_that_was_planned(
     again.stop()
 
 
-def test_available_now_ends_at_what_was_there(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_available_now_ends_at_what_was_there(bus: Bus) -> None:
     bus.send("q", messages(3))
     reader = source(bus, maxMessagesPerTrigger="2").streamReader(full())
     at = reader.initialOffset()
@@ -245,8 +224,7 @@ def test_an_idle_stream_asks_seldom(make_bus: Buses) -> None:
     reader.stop()
 
 
-def test_limits_are_as_the_options_say(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_limits_are_as_the_options_say(bus: Bus) -> None:
     limited = source(bus, maxMessagesPerTrigger="7").streamReader(full())
     assert limited.getDefaultReadLimit() == ReadMaxRows(7)
     assert source(bus).streamReader(full()).getDefaultReadLimit() == ReadAllAvailable()
@@ -362,8 +340,7 @@ def test_tasks_and_later_reads_use_the_connections_of_earlier_ones(
     cache.close()
 
 
-def test_partitions_begin_with_the_first_message(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_partitions_begin_with_the_first_message(bus: Bus) -> None:
     bus.send("q", messages(100))
     bus.use("q", lambda got: got[0].complete(got[1]), count=60)
     parts = source(bus, partitions="2").reader(full()).partitions()
@@ -380,8 +357,7 @@ def test_a_range_is_split_without_gaps() -> None:
     assert split(SequenceRange(5, 5), 3) == [SequenceRange(5, 5)]
 
 
-def test_no_secret_is_in_what_shows(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_no_secret_is_in_what_shows(bus: Bus) -> None:
     key = bus.connection_string.partition("SharedAccessKey=")[2][:12]
     made = source(bus)
     reader = made.reader(full())

@@ -80,8 +80,7 @@ def test_a_bad_row_is_named_with_its_column(make_bus: Buses) -> None:
         write_rows(make_bus("q"), *rows, queue="q")
 
 
-def test_rows_of_many_batches_keep_their_order(make_bus: Buses) -> None:
-    bus = make_bus("q")
+def test_rows_of_many_batches_keep_their_order(bus: Bus) -> None:
     batches = [
         batch(*({"messageId": str(number)} for number in range(first, first + 100)))
         for first in range(0, 500, 100)

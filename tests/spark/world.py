@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,15 @@ KEY = "bm8tbG9nLW5vLXBsYW4tbm8tZXJyb3Itc2hvd3MtdGhpcw=="
 
 def names(rows: Iterable[Any]) -> list[str]:
     return [row["messageId"] for row in rows]
+
+
+def rows_of(reader: Any, partitions: Any) -> list[dict[str, Any]]:
+    """As tasks do it: each with a reader that was pickled."""
+    found: list[dict[str, Any]] = []
+    for partition in pickle.loads(pickle.dumps(partitions)):
+        for batch in pickle.loads(pickle.dumps(reader)).read(partition):
+            found += batch.to_pylist()
+    return found
 
 
 @dataclass
