@@ -235,24 +235,25 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
 # --- checks ---------------------------------------------------------------------------------------
 
 
+_MANAGER_METHODS: Final = ("get_queue", "create_queue")
+_FACTORY_METHODS: Final = ("get_queue_sender", "close")
+
+
 def _checked_clients(manager: Any, factory: Any) -> bool:
     """Whether both are asyncio clients. Raises if one is asyncio and the other is not."""
     for name, value, methods, right in (
         (
             "secondary_namespace_manager",
             manager,
-            ("get_queue", "create_queue"),
-            "the secondary's ServiceBusAdministrationClient",
+            _MANAGER_METHODS,
+            "ServiceBusAdministrationClient",
         ),
-        (
-            "messaging_factory",
-            factory,
-            ("get_queue_sender", "close"),
-            "the secondary's ServiceBusClient",
-        ),
+        ("messaging_factory", factory, _FACTORY_METHODS, "ServiceBusClient"),
     ):
         if not all(callable(getattr(value, method, None)) for method in methods):
-            raise OptionsError(f"{name} must be {right}, not {type(value).__name__}")
+            raise OptionsError(
+                f"{name} must be the secondary's {right}, not {type(value).__name__}"
+            )
     asyncio_manager = inspect.iscoroutinefunction(manager.get_queue)
     asyncio_factory = inspect.iscoroutinefunction(factory.close)
     if asyncio_manager != asyncio_factory:

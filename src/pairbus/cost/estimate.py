@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from pairbus.cost.meter import UNIT_BYTES
@@ -24,7 +25,7 @@ DIVERTED_SETTLEMENTS: Final = 2
 _PING_SECONDS_MAX: Final = 1800.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CostItem:
     name: str
     description: str
@@ -38,6 +39,9 @@ class CostItem:
     is_billed: bool = True
     money: float = 0.0
     """Its share of the bill for operations."""
+
+
+_any_namespace_item = partial(CostItem, is_for_pairing=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,15 +123,15 @@ def estimate_usage(usage: Usage, prices: PriceList) -> Estimate:
 
 
 def _usage_items(usage: Usage) -> Iterator[CostItem]:
-    yield CostItem(
-        name="polls",
-        description=f"idle: long polls of {_count(usage.backlog_queues, 'backlog queue')} by "
-        f"{_count(usage.syphons, 'syphon')}",
-        kind="empty_receive",
-        operations=round(usage.polls_per_hour * (usage.hours - usage.outage_hours)),
-    )
+    queues, syphons = _count(usage.backlog_queues, "backlog queue"), _count(usage.syphons, "syphon")
+    polls = round(usage.polls_per_hour * (usage.hours - usage.outage_hours))
+    yield CostItem("polls", f"idle: long polls of {queues} by {syphons}", "empty_receive", polls)
     direct = usage.messages - usage.diverted
-    yield from _direct_items(direct, direct * usage.units)
+    units = direct * usage.units
+    yield _any_namespace_item("sends", "direct: sends to the primary", "send", units)
+    yield _any_namespace_item("receives", "direct: receives from the primary", "receive", units)
+    settlements = "direct: settlements by your receivers"
+    yield _any_namespace_item("settlements", settlements, "settle", direct)
     brought_home = usage.diverted if usage.syphons else 0
     yield from _diverted_items(
         diverted=usage.diverted * usage.diverted_units,
@@ -137,19 +141,10 @@ def _usage_items(usage: Usage) -> Iterator[CostItem]:
         brought_home_units=brought_home * usage.units,
     )
     yield from _probe_items(usage.probes, usage.probes * usage.diverted_units)
-    yield CostItem(
-        name="peeks",
-        description="waiting: peeks at the messages in the backlog, at most",
-        kind="peek",
-        operations=usage.peeks,
-    )
-    yield CostItem(
-        name="pings",
-        description=f"pings of {_count(usage.entities, 'entity')} by "
-        f"{_count(usage.clients, 'client')}",
-        kind="ping",
-        operations=usage.pings,
-    )
+    peeks = "waiting: peeks at the messages in the backlog, at most"
+    yield CostItem("peeks", peeks, "peek", usage.peeks)
+    entities, clients = _count(usage.entities, "entity"), _count(usage.clients, "client")
+    yield CostItem("pings", f"pings of {entities} by {clients}", "ping", usage.pings)
 
 
 def _count(count: int, noun: str) -> str:
@@ -158,54 +153,24 @@ def _count(count: int, noun: str) -> str:
     return f"{count:,} {noun}"
 
 
-def _direct_items(count: int, units: int) -> Iterator[CostItem]:
-    for name, description, kind, operations in (
-        ("sends", "direct: sends to the primary", "send", units),
-        ("receives", "direct: receives from the primary", "receive", units),
-        ("settlements", "direct: settlements by your receivers", "settle", count),
-    ):
-        yield CostItem(
-            name=name,
-            description=description,
-            kind=kind,
-            operations=operations,
-            is_for_pairing=False,
-        )
-
-
 def _diverted_items(
     *, diverted: int, received: int, settled: int, brought_home: int, brought_home_units: int
 ) -> Iterator[CostItem]:
-    for name, description, kind, operations in (
-        ("backlog_sends", "diverted: sends to the backlog", "send", diverted),
-        ("backlog_receives", "diverted: receives from the backlog", "receive", received),
-        ("backlog_settlements", "diverted: settlements in the backlog", "settle", settled),
-        ("home_sends", "diverted: sends to the primary", "send", brought_home_units),
-        ("home_receives", "diverted: receives from the primary", "receive", brought_home_units),
-        ("home_settlements", "diverted: settlements by your receivers", "settle", brought_home),
-    ):
-        yield CostItem(
-            name=name,
-            description=description,
-            kind=kind,
-            operations=operations,
-            is_for_pairing=name.startswith("backlog"),
-        )
+    yield CostItem("backlog_sends", "diverted: sends to the backlog", "send", diverted)
+    yield CostItem("backlog_receives", "diverted: receives from the backlog", "receive", received)
+    yield CostItem("backlog_settlements", "diverted: settlements in the backlog", "settle", settled)
+    units = brought_home_units
+    yield _any_namespace_item("home_sends", "diverted: sends to the primary", "send", units)
+    receives = "diverted: receives from the primary"
+    yield _any_namespace_item("home_receives", receives, "receive", units)
+    settlements = "diverted: settlements by your receivers"
+    yield _any_namespace_item("home_settlements", settlements, "settle", brought_home)
 
 
 def _probe_items(count: int, units: int) -> Iterator[CostItem]:
-    yield CostItem(
-        name="probes",
-        description="waiting: receives of messages that the primary did not accept, at most",
-        kind="receive",
-        operations=units,
-    )
-    yield CostItem(
-        name="probe_releases",
-        description="waiting: releases of these messages",
-        kind="settle",
-        operations=count,
-    )
+    refused = "waiting: receives of messages that the primary did not accept, at most"
+    yield CostItem("probes", refused, "receive", units)
+    yield CostItem("probe_releases", "waiting: releases of these messages", "settle", count)
 
 
 # -- afterwards -------------------------------------------------------------------------------
@@ -235,13 +200,9 @@ def estimate_ledger(
     home_units = _units(totals.brought_home, totals.brought_home_bytes)
     backlog_units = home_units + _units(totals.other, totals.other_bytes)
     polls = Usage(backlog_queues=max(totals.queues, 1), syphons=syphons).polls_per_hour
+    idle = f"idle, computed: long polls of {_count(totals.queues, 'backlog queue')}"
     items = (
-        CostItem(
-            name="polls",
-            description=f"idle, computed: long polls of {_count(totals.queues, 'backlog queue')}",
-            kind="empty_receive",
-            operations=round(polls * totals.days * 24),
-        ),
+        CostItem("polls", idle, "empty_receive", round(polls * totals.days * 24)),
         *_diverted_items(
             diverted=backlog_units,
             received=backlog_units,
