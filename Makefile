@@ -5,6 +5,8 @@
 UPGRADE :=
 
 BIN := .venv/bin
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 
 .PHONY: setup setup-tests demo test test-most test-java test-browser screenshots chaos chaos-load check audit format dist bench bench-broker bench-topics bench-pairing bench-syphon bench-distance scale reference lock clean
 ifndef SIDE_BY_SIDE
@@ -28,30 +30,29 @@ JAVA := tests/syphon tests/verify tests/demo/test_command.py tests/test_benchmar
 # Python processes, and each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Three groups run side by side, because the tests of each wait a lot. Each prints what it has to say
-# when it ends.
+# Three groups run side by side, because the tests of each wait a lot. Each line says whose it is.
 test: setup-tests
-	@echo "Three groups of tests run side by side. Each is shown when it ends."
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target SIDE_BY_SIDE=1 \
-	  test-most test-java test-browser
+	@$(MAKE) --no-print-directory --jobs=3 SIDE_BY_SIDE=1 test-most test-java test-browser
+
+SHOWN = $(if $(SIDE_BY_SIDE),2>&1 | sed --unbuffered 's/^/$(@:test-%=%): /')
 
 # The official SDK sleeps half a second to open a link and as long to close it, so many more tests
 # run at once than there are cores. They give way to the other groups, which mind a busy machine
 # more. First one process collects them, so that the others find them compiled.
 test-most: setup-tests
 	@nice $(BIN)/pytest --collect-only -qq >/dev/null
-	nice $(BIN)/pytest -n 12 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%) --ignore=$(BROWSER)
+	nice $(BIN)/pytest -n 12 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%) --ignore=$(BROWSER) $(SHOWN)
 
 # The tests of the data source share one Java machine in one process; beside others that start Java,
 # Spark's workers start too late. Then, file by file, tests that kill and flood brokers or start
 # RabbitMQ, which mostly wait, beside the others that start Java.
 test-java: setup-tests
-	$(BIN)/pytest -m spark tests/spark
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "alone or spark" $(JAVA) $(ALONE)
+	$(BIN)/pytest -m spark tests/spark $(SHOWN)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "alone or spark" $(JAVA) $(ALONE) $(SHOWN)
 
 # The dashboard in the system's Chromium: one pair, one browser, one process for all of it.
 test-browser: setup-tests
-	$(BIN)/pytest $(BROWSER)
+	$(BIN)/pytest $(BROWSER) $(SHOWN)
 
 # docs/dashboard/*.png
 screenshots: setup-tests
