@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
-
 import typer
 from typer.testing import CliRunner
 
-from pairbus.cli.shared_options import flatten_options, option
+from pairbus.cli.shared_options import argument, flatten_options, option, option_group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class ColorOptions:
-    color: Annotated[str, option("NAME", "Color to use.", envvar="TEST_COLOR")] = "red"
-    shade: Annotated[list[int] | None, option("N", "Shades.", "--shade", "-s")] = None
+    color: str = option("NAME", "Color to use.", envvar="TEST_COLOR", default="red")
+    shade: list[int] | None = option("N", "Shades.", "--shade", "-s")
 
 
 seen: list[tuple[str, int, ColorOptions]] = []
@@ -24,10 +21,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 @flatten_options
 def paint(
-    what: Annotated[str, typer.Argument(metavar="WHAT")],
+    what: str = argument("WHAT", "What to paint."),
     *,
     colors: ColorOptions,
-    count: Annotated[int, option("N", "How often.", min=1)] = 1,
+    count: int = option("N", "How often.", min=1, default=1),
 ) -> None:
     """Paint something."""
     seen.append((what, count, colors))

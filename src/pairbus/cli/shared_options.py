@@ -1,7 +1,7 @@
 """Option groups that commands share, so that an option has the same name and help everywhere.
 
-A group is a dataclass whose fields are annotated like the parameters of a typer command.
-`flatten_options` lets a command take such a group as one parameter.
+A group is a dataclass whose fields are options. `flatten_options` lets a command take such a group
+as one parameter.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Any, Final, TypeVar, dataclass_transform, get_type_hints
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
@@ -29,25 +29,37 @@ from pairbus.cli.target import CA_ENVIRONMENT, ENVIRONMENT, Target, parse_target
 from pairbus.errors import UsageError
 
 _COMPLETION_SECONDS_MAX: Final = 3.0
+_INFO: Final = "typer"
+_Group = TypeVar("_Group")
 
 
-def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
+def option(metavar: str, help: str, *names: str, default: Any = None, **more: Any) -> Any:
     """An option with a value. Its help says what its default is, if that matters."""
-    return typer.Option(*names, metavar=metavar, help=help, show_default=False, **more)
+    return typer.Option(default, *names, metavar=metavar, help=help, show_default=False, **more)
 
 
-def flag(help: str, *names: str, **more: Any) -> Any:
+def flag(help: str, *names: str, default: bool | None = False, **more: Any) -> Any:
     """Without a name, it is a pair of options: --name and --no-name."""
-    return typer.Option(*names, help=help, show_default=False, **more)
+    return typer.Option(default, *names, help=help, show_default=False, **more)
 
 
-def argument(metavar: str, help: str, **more: Any) -> Any:
-    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+def argument(metavar: str, help: str, *, default: Any = ..., **more: Any) -> Any:
+    """It is required unless it has a default."""
+    return typer.Argument(default, metavar=metavar, help=help, show_default=False, **more)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def option_group(group: type[_Group]) -> type[_Group]:
+    """A dataclass whose fields are options, each of which has the default of its field."""
+    for name in group.__annotations__:
+        info = getattr(group, name)
+        setattr(group, name, field(default=info.default, metadata={_INFO: info}))
+    return dataclass(frozen=True, kw_only=True)(group)
 
 
 def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take dataclasses of options: each field becomes a parameter of its own."""
-    hints = get_type_hints(command, include_extras=True)
+    """Let a command take groups of options: each field becomes a parameter of its own."""
+    hints = get_type_hints(command)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[Parameter] = []
     for parameter in signature(command).parameters.values():
@@ -72,12 +84,10 @@ def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _fields_as_parameters(group: Any) -> Iterator[Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    for field in fields(group):
-        default = Parameter.empty if field.default is MISSING else field.default
-        yield Parameter(
-            field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
-        )
+    hints = get_type_hints(group)
+    for one in fields(group):
+        info, hint = one.metadata[_INFO], hints[one.name]
+        yield Parameter(one.name, Parameter.KEYWORD_ONLY, default=info, annotation=hint)
 
 
 # -- names of entities for shell completion ------------------------------------------------------
@@ -109,33 +119,27 @@ def _complete(
 
 # -- options and arguments that several commands have --------------------------------------------
 
-CONNECTION_STRING = Annotated[
-    str | None,
-    option(
-        "TEXT",
-        "Connection string of the namespace, or its host name, to log in without a key.",
-        "--connection-string",
-        "-c",
-        envvar=ENVIRONMENT,
-    ),
-]
-CA_FILE = Annotated[
-    Path | None,
-    option(
-        "FILE",
-        f"Certificate authority to trust for TLS (default: {CA_ENVIRONMENT}). Azure does not "
-        "need it, nor does a broker on this machine whose connection string has "
-        "UseDevelopmentEmulator=true.",
-    ),
-]
+CONNECTION_STRING = option(
+    "TEXT",
+    "Connection string of the namespace, or its host name, to log in without a key.",
+    "--connection-string",
+    "-c",
+    envvar=ENVIRONMENT,
+)
+CA_FILE = option(
+    "FILE",
+    f"Certificate authority to trust for TLS (default: {CA_ENVIRONMENT}). Azure does not "
+    "need it, nor does a broker on this machine whose connection string has "
+    "UseDevelopmentEmulator=true.",
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class ConnectionOptions:
     """The namespace of the command."""
 
-    connection_string: CONNECTION_STRING = None
-    ca_file: CA_FILE = None
+    connection_string: str | None = CONNECTION_STRING
+    ca_file: Path | None = CA_FILE
 
     @property
     def target(self) -> Target:
@@ -143,23 +147,19 @@ class ConnectionOptions:
         return parse_target(self.connection_string, self.ca_file)
 
 
-ENTITY = Annotated[
-    str,
-    argument("ENTITY", "Queue, or topic of SUBSCRIPTION.", autocompletion=complete_queue_or_topic),
-]
-SUBSCRIPTION = Annotated[
-    str | None,
-    argument(
-        "SUBSCRIPTION", "Subscription of the topic ENTITY.", autocompletion=complete_subscription
-    ),
-]
+ENTITY = argument(
+    "ENTITY", "Queue, or topic of SUBSCRIPTION.", autocompletion=complete_queue_or_topic
+)
+SUBSCRIPTION = argument(
+    "SUBSCRIPTION",
+    "Subscription of the topic ENTITY.",
+    autocompletion=complete_subscription,
+    default=None,
+)
 SUB_QUEUE_NAMES = "|".join(SubQueue)
-SUB_QUEUE = Annotated[
-    SubQueue | None,
-    option(SUB_QUEUE_NAMES, "Use this sub-queue instead of the messages of the entity."),
-]
-AS_JSON = Annotated[bool, flag("Print JSON instead of text.", "--json")]
-IS_SURE = Annotated[bool, flag("Delete without asking.", "--yes", "-y")]
+SUB_QUEUE = option(SUB_QUEUE_NAMES, "Use this sub-queue instead of the messages of the entity.")
+AS_JSON = flag("Print JSON instead of text.", "--json")
+IS_SURE = flag("Delete without asking.", "--yes", "-y")
 
 
 # -- commands and groups of commands -------------------------------------------------------------

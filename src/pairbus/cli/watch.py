@@ -6,11 +6,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
 from pairbus.cli.parse import parse_positive_duration
-from pairbus.cli.shared_options import flag, option
+from pairbus.cli.shared_options import flag, option, option_group
 from pairbus.cli.target import Target, cannot_reach, why_unreachable
 from pairbus.errors import UsageError
 
@@ -18,14 +17,12 @@ _SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class WatchOptions:
     """For commands that have to ask again. `receive` does not: the service sends it messages."""
 
-    watch: Annotated[bool, flag("Keep showing what is new, until Ctrl-C.", "--watch")] = False
-    interval: Annotated[
-        str | None, option("DURATION", "How often to look, with --watch (default: 2s).")
-    ] = None
+    watch: bool = flag("Keep showing what is new, until Ctrl-C.", "--watch")
+    interval: str | None = option("DURATION", "How often to look, with --watch (default: 2s).")
 
     def parse(self) -> float | None:
         """The interval in seconds; None: do not watch. Raises UsageError."""

@@ -7,7 +7,7 @@ import logging
 import secrets
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from pairbus.cli.pair.targets import ObserveOptions, check_distinct, observe, parse_pair
@@ -30,71 +30,51 @@ _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 def dashboard(
     *,
     pair: ObserveOptions,
-    ledger: Annotated[
-        Path | None, option("DIR", "Ledger of a syphon, for its totals and its cost.")
-    ] = None,
-    prices: Annotated[
-        Path | None, option("FILE.toml", "Price list (default: an example; see docs/cost.md).")
-    ] = None,
-    allow_changes: Annotated[
-        bool,
-        flag(
-            "Let people resubmit and purge dead letters, and start and end faults of local "
-            "brokers. The page asks before each change, and the change is logged to stderr.",
-            "--allow-changes",
-        ),
-    ] = False,
-    host: Annotated[
-        str,
-        option(
-            "ADDRESS",
-            "Address to listen on (default: 127.0.0.1). Any other than loopback "
-            "needs --certificate and --key, or --proxy-url.",
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int,
-        option(
-            "N",
-            f"Port to listen on (default: {PORT}); 0 lets the system choose one.",
-            min=0,
-            max=65535,
-        ),
-    ] = PORT,
-    token: Annotated[
-        str | None,
-        option(
-            "TEXT",
-            "Token to log in with (default: PAIRBUS_DASHBOARD_TOKEN). If the dashboard can "
-            "be reached from other machines and none is given, it makes one and prints it.",
-            envvar="PAIRBUS_DASHBOARD_TOKEN",
-            show_envvar=False,
-        ),
-    ] = None,
-    certificate: Annotated[
-        Path | None, option("FILE", "Certificate chain for TLS, as PEM.")
-    ] = None,
-    key: Annotated[Path | None, option("FILE", "Key of --certificate, as PEM.")] = None,
-    proxy_url: Annotated[
-        str | None,
-        option(
-            "URL",
-            "Where a reverse proxy with TLS serves the dashboard, as in "
-            "https://pair.example.com. Only requests for this name are accepted then.",
-        ),
-    ] = None,
-    session: Annotated[str, option("DURATION", "How long a login is valid (default: 8h).")] = "8h",
-    interval: Annotated[
-        str | None,
-        option(
-            "DURATION",
-            "How often to probe the namespaces (default: 500ms for brokers on this machine, "
-            "5s for others).",
-        ),
-    ] = None,
-    timeout: Annotated[
-        str, option("DURATION", "How long to wait for an answer (default: 5s).")
-    ] = "5s",
+    ledger: Path | None = option("DIR", "Ledger of a syphon, for its totals and its cost."),
+    prices: Path | None = option(
+        "FILE.toml", "Price list (default: an example; see docs/cost.md)."
+    ),
+    allow_changes: bool = flag(
+        "Let people resubmit and purge dead letters, and start and end faults of local "
+        "brokers. The page asks before each change, and the change is logged to stderr.",
+        "--allow-changes",
+    ),
+    host: str = option(
+        "ADDRESS",
+        "Address to listen on (default: 127.0.0.1). Any other than loopback "
+        "needs --certificate and --key, or --proxy-url.",
+        default="127.0.0.1",
+    ),
+    port: int = option(
+        "N",
+        f"Port to listen on (default: {PORT}); 0 lets the system choose one.",
+        min=0,
+        max=65535,
+        default=PORT,
+    ),
+    token: str | None = option(
+        "TEXT",
+        "Token to log in with (default: PAIRBUS_DASHBOARD_TOKEN). If the dashboard can "
+        "be reached from other machines and none is given, it makes one and prints it.",
+        envvar="PAIRBUS_DASHBOARD_TOKEN",
+        show_envvar=False,
+    ),
+    certificate: Path | None = option("FILE", "Certificate chain for TLS, as PEM."),
+    key: Path | None = option("FILE", "Key of --certificate, as PEM."),
+    proxy_url: str | None = option(
+        "URL",
+        "Where a reverse proxy with TLS serves the dashboard, as in "
+        "https://pair.example.com. Only requests for this name are accepted then.",
+    ),
+    session: str = option("DURATION", "How long a login is valid (default: 8h).", default="8h"),
+    interval: str | None = option(
+        "DURATION",
+        "How often to probe the namespaces (default: 500ms for brokers on this machine, "
+        "5s for others).",
+    ),
+    timeout: str = option(
+        "DURATION", "How long to wait for an answer (default: 5s).", default="5s"
+    ),
 ) -> None:
     """Show a pair on one page, live: state, backlog, failovers, dead letters, messages and cost.
 

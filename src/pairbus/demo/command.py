@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
@@ -31,34 +31,26 @@ _PHASE_SECONDS: Final = (2.0, 20.0)
 
 
 def demo(
-    phase: Annotated[
-        str,
-        option(
-            "DURATION",
-            "How long the primary is healthy, and about how long it is down: 2s to 20s "
-            "(default: 12s). The demo takes about 20s more, mostly to start Spark.",
-        ),
-    ] = "12s",
-    rate: Annotated[
-        float, option("N", "Messages per second, over all entities (default: 40).", min=4, max=200)
-    ] = 40,
-    seed: Annotated[
-        int, option("N", "Seed for the messages and for the moment of the kill (default: 0).")
-    ] = 0,
-    keep: Annotated[
-        bool,
-        flag("Keep running after the result, for your own experiments. Ctrl-C ends it.", "--keep"),
-    ] = False,
-    dashboard: Annotated[
-        bool,
-        flag("Show the demo on a page in your browser, too; prints its address.", "--dashboard"),
-    ] = False,
-    as_json: Annotated[
-        bool, flag("Print JSON lines; the last one is the ledger.", "--json")
-    ] = False,
-    svg: Annotated[
-        Path | None, option("FILE.svg", "Draw the demo into a file.", "--output", hidden=True)
-    ] = None,
+    phase: str = option(
+        "DURATION",
+        "How long the primary is healthy, and about how long it is down: 2s to 20s "
+        "(default: 12s). The demo takes about 20s more, mostly to start Spark.",
+        default="12s",
+    ),
+    rate: float = option(
+        "N", "Messages per second, over all entities (default: 40).", min=4, max=200, default=40
+    ),
+    seed: int = option(
+        "N", "Seed for the messages and for the moment of the kill (default: 0).", default=0
+    ),
+    keep: bool = flag(
+        "Keep running after the result, for your own experiments. Ctrl-C ends it.", "--keep"
+    ),
+    dashboard: bool = flag(
+        "Show the demo on a page in your browser, too; prints its address.", "--dashboard"
+    ),
+    as_json: bool = flag("Print JSON lines; the last one is the ledger.", "--json"),
+    svg: Path | None = option("FILE.svg", "Draw the demo into a file.", "--output", hidden=True),
 ) -> None:
     """Kill a namespace under load and lose nothing: all of pairbus, on this machine.
 

@@ -6,7 +6,7 @@ import logging
 import secrets
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
@@ -29,42 +29,35 @@ _SECONDS: Final = (5.0, 86_400.0)
 @flatten_options
 def verify(
     pair: PairOptions,
-    local: Annotated[
-        bool,
-        flag("Start two brokers here, and cause faults: kills, network cuts, and more.", "--local"),
-    ] = False,
-    duration: Annotated[
-        str, option("DURATION", "How long to send: 5s to 24h (default: 60s).")
-    ] = "60s",
-    rate: Annotated[
-        float, option("N", "Messages per second (default: 100).", min=1, max=10_000)
-    ] = 100,
-    senders: Annotated[
-        int,
-        option(
-            "N",
-            "Sender processes, with the blocking and the asyncio client in turn (default: 2).",
-            min=1,
-            max=50,
-        ),
-    ] = 2,
-    drain: Annotated[
-        str,
-        option(
-            "DURATION", "How long to wait at the end until every message is home (default: 5m)."
-        ),
-    ] = "5m",
-    no_syphon: Annotated[
-        bool, flag("Start no syphon, because one runs for this pair already.", "--no-syphon")
-    ] = False,
-    seed: Annotated[
-        int | None,
-        option("N", "Seed for messages and faults (default: a new one, which is shown)."),
-    ] = None,
-    report: Annotated[
-        Path | None, option("FILE.html", "Write a page with curves of sends and backlog.")
-    ] = None,
-    as_json: AS_JSON = False,
+    local: bool = flag(
+        "Start two brokers here, and cause faults: kills, network cuts, and more.", "--local"
+    ),
+    duration: str = option(
+        "DURATION", "How long to send: 5s to 24h (default: 60s).", default="60s"
+    ),
+    rate: float = option(
+        "N", "Messages per second (default: 100).", min=1, max=10_000, default=100
+    ),
+    senders: int = option(
+        "N",
+        "Sender processes, with the blocking and the asyncio client in turn (default: 2).",
+        min=1,
+        max=50,
+        default=2,
+    ),
+    drain: str = option(
+        "DURATION",
+        "How long to wait at the end until every message is home (default: 5m).",
+        default="5m",
+    ),
+    no_syphon: bool = flag(
+        "Start no syphon, because one runs for this pair already.", "--no-syphon"
+    ),
+    seed: int | None = option(
+        "N", "Seed for messages and faults (default: a new one, which is shown)."
+    ),
+    report: Path | None = option("FILE.html", "Write a page with curves of sends and backlog."),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Certify a pair: send through it, count every message, and say whether one was lost.
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, fields
+from dataclasses import MISSING, Field, asdict, fields
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from pairbus.broker.faults.fault_json import script_from_json, to_json
 from pairbus.broker.faults.kinds import KINDS, Fault, Mode, Unreachable
@@ -25,6 +25,7 @@ from pairbus.cli.shared_options import (
     command_group,
     flatten_options,
     option,
+    option_group,
 )
 from pairbus.errors import ConfigError, UsageError
 from pairbus.json_style import camel_case
@@ -55,41 +56,30 @@ app = command_group(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class FaultSettings:
-    entity: Annotated[
-        str | None, option("PATH", "Entity that the fault hits (default: the whole namespace).")
-    ] = None
-    duration: Annotated[
-        str | None,
-        option(
-            "DURATION",
-            "How long the fault lasts, unless you clear it before (default: 10m; a restart: 5s).",
-        ),
-    ] = None
-    seed: Annotated[int | None, option("N", "Seed: the same seed makes the same choices.")] = None
-    rate: Annotated[float | None, option("0..1", "Share of the requests that succeed.")] = None
-    probability: Annotated[float | None, option("0..1", "Share of the requests that are hit.")] = (
-        None
+    entity: str | None = option(
+        "PATH", "Entity that the fault hits (default: the whole namespace)."
     )
-    times: Annotated[int | None, option("N", "The fault ends after this number of hits.")] = None
-    on: Annotated[
-        list[str] | None, option("OPERATION", "Operation that is hit; repeat it for several.")
-    ] = None
-    condition: Annotated[str | None, option("NAME", "Condition of the AMQP error.")] = None
-    description: Annotated[str | None, option("TEXT", "Text of the AMQP error.")] = None
-    mode: Annotated[
-        str | None, option("refuse|drop", "Refuse connections, or accept and ignore them.")
-    ] = None
-    latency: Annotated[str | None, option("DURATION", "Mean latency, such as 200ms.")] = None
-    distribution: Annotated[
-        str | None, option("NAME", "Distribution of the latency: constant, uniform or exponential.")
-    ] = None
-    bytes_per_second: Annotated[float | None, option("N", "Bandwidth of each connection.")] = None
-    delay: Annotated[str | None, option("DURATION", "How long messages stay invisible.")] = None
-    offset: Annotated[
-        str | None, option("DURATION", "How far the clock jumps forward; -90s jumps back.")
-    ] = None
+    duration: str | None = option(
+        "DURATION",
+        "How long the fault lasts, unless you clear it before (default: 10m; a restart: 5s).",
+    )
+    seed: int | None = option("N", "Seed: the same seed makes the same choices.")
+    rate: float | None = option("0..1", "Share of the requests that succeed.")
+    probability: float | None = option("0..1", "Share of the requests that are hit.")
+    times: int | None = option("N", "The fault ends after this number of hits.")
+    on: list[str] | None = option("OPERATION", "Operation that is hit; repeat it for several.")
+    condition: str | None = option("NAME", "Condition of the AMQP error.")
+    description: str | None = option("TEXT", "Text of the AMQP error.")
+    mode: str | None = option("refuse|drop", "Refuse connections, or accept and ignore them.")
+    latency: str | None = option("DURATION", "Mean latency, such as 200ms.")
+    distribution: str | None = option(
+        "NAME", "Distribution of the latency: constant, uniform or exponential."
+    )
+    bytes_per_second: float | None = option("N", "Bandwidth of each connection.")
+    delay: str | None = option("DURATION", "How long messages stay invisible.")
+    offset: str | None = option("DURATION", "How far the clock jumps forward; -90s jumps back.")
 
     def given(self) -> dict[str, Any]:
         """Returns the settings of a fault, by their names in Python. Raises UsageError."""
@@ -110,7 +100,7 @@ def _seconds(text: str, name: str) -> float:
 
 @app.command("list")
 @flatten_options
-def list_(connection: ConnectionOptions, as_json: AS_JSON = False) -> None:
+def list_(connection: ConnectionOptions, as_json: bool = AS_JSON) -> None:
     """List the faults that are active or planned.
 
     \b
@@ -121,7 +111,7 @@ def list_(connection: ConnectionOptions, as_json: AS_JSON = False) -> None:
 
 
 @app.command()
-def kinds(as_json: AS_JSON = False) -> None:
+def kinds(as_json: bool = AS_JSON) -> None:
     """List the kinds of faults, and their settings.
 
     \b
@@ -148,10 +138,11 @@ def kinds(as_json: AS_JSON = False) -> None:
 @app.command()
 @flatten_options
 def add(
-    kind: Annotated[str, argument("KIND", "Kind of fault; see `pairbus fault kinds`.")],
+    kind: str = argument("KIND", "Kind of fault; see `pairbus fault kinds`."),
+    *,
     settings: FaultSettings,
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Start a fault, for the namespace or for one entity.
 
@@ -172,10 +163,11 @@ def add(
 @app.command()
 @flatten_options
 def script(
-    file: Annotated[Path, argument("FILE", "JSON: a list of faults, each with its second `at`.")],
+    file: Path = argument("FILE", "JSON: a list of faults, each with its second `at`."),
+    *,
     connection: ConnectionOptions,
-    seed: Annotated[int | None, option("N", "Seed: the same seed makes the same choices.")] = None,
-    as_json: AS_JSON = False,
+    seed: int | None = option("N", "Seed: the same seed makes the same choices."),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Start faults on a timeline.
 
@@ -196,10 +188,10 @@ def script(
 @flatten_options
 def clear(
     connection: ConnectionOptions,
-    numbers: Annotated[
-        list[int] | None, argument("NUMBER", "Ids from `pairbus fault list` (default: all faults).")
-    ] = None,
-    as_json: AS_JSON = False,
+    numbers: list[int] | None = argument(
+        "NUMBER", "Ids from `pairbus fault list` (default: all faults).", default=None
+    ),
+    as_json: bool = AS_JSON,
 ) -> None:
     """End faults now.
 

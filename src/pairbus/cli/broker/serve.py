@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -47,131 +47,85 @@ class LogLevel(StrEnum):
 
 def broker(
     context: typer.Context,
-    namespace: Annotated[
-        list[str] | None,
-        option(
-            "NAME[:PORT]",
-            "Namespace and its port; repeat it for several (default: local). Without a port, "
-            "or with 0, the system chooses one. With --config, it sets the port of that namespace "
-            "in the file; if the file has only one, it also renames it.",
-        ),
-    ] = None,
-    queue: Annotated[
-        list[str] | None, option("NAME", "Queue in every namespace; repeat it for several.")
-    ] = None,
-    topic: Annotated[
-        list[str] | None, option("NAME", "Topic in every namespace; repeat it for several.")
-    ] = None,
-    subscription: Annotated[
-        list[str] | None,
-        option(
-            "TOPIC/NAME", "Subscription, and its topic, in every namespace; repeat it for several."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        option(
-            "Config.json",
-            "Namespaces, queues, topics, subscriptions and rules, in the format of the "
-            "official emulator. A file with one namespace also brings the emulator's ports: 5672, "
-            "and 5300 for administration and health.",
-        ),
-    ] = None,
-    administration_port: Annotated[
-        int | None,
-        option(
-            "PORT",
-            "Second port for administration and health; 0: the system chooses one (default: "
-            "5300 with --config and port 5672, otherwise none, because one port has everything).",
-        ),
-    ] = None,
-    sku: Annotated[
-        Sku,
-        option(
-            "Standard|Premium",
-            "Tier, which limits the message size: Standard 256 KiB, Premium up to 100 MiB "
-            "(default: Standard).",
-            case_sensitive=False,
-        ),
-    ] = Sku.STANDARD,
-    accept_bearer: Annotated[
-        bool,
-        flag(
-            "Accept any bearer token without checking its signature, for applications that "
-            "use azure-identity; on loopback only, unless you give --allow-insecure.",
-            "--accept-bearer",
-        ),
-    ] = False,
-    policy: Annotated[
-        list[str] | None,
-        option(
-            "NAME:KEY:RIGHTS",
-            "Shared access key and its rights, from Manage,Send,Listen; repeat it for several "
-            "(default: the emulator's well-known key, which works only on this machine).",
-            envvar="PAIRBUS_POLICY",
-        ),
-    ] = None,
-    policy_file: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "File with policies, one NAME:KEY:RIGHTS on each line. Other users of the machine "
-            "see what --policy says, but not what is in a file that only you can read.",
-            envvar="PAIRBUS_POLICY_FILE",
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        option(
-            "DIR",
-            f"Folder for messages and certificates (default: ./{DEFAULT_DATA}).",
-            envvar="PAIRBUS_DATA",
-        ),
-    ] = None,
-    memory: Annotated[
-        bool, flag("Keep messages only until this process ends.", "--memory")
-    ] = False,
-    host: Annotated[
-        str,
-        option(
-            "HOST",
-            "Address to listen on (default: localhost). An address other than loopback needs "
-            "--policy and accepts only TLS, unless you give --allow-insecure.",
-            envvar="PAIRBUS_HOST",
-        ),
-    ] = "localhost",
-    allow_insecure: Annotated[
-        bool,
-        flag(
-            "Accept connections without TLS and the well-known key on every --host, for "
-            "networks of containers. Anyone who can reach the port has all rights.",
-            "--allow-insecure",
-            envvar="PAIRBUS_ALLOW_INSECURE",
-        ),
-    ] = False,
-    allow_faults: Annotated[
-        bool,
-        flag(
-            "Accept `pairbus fault` with the well-known key, too. A key of your own with "
-            "Manage needs no permission.",
-            "--allow-faults",
-            envvar="PAIRBUS_ALLOW_FAULTS",
-        ),
-    ] = False,
-    tls_only: Annotated[
-        bool, flag("Refuse connections without TLS, also on loopback.", "--tls-only")
-    ] = False,
-    check: Annotated[
-        Path | None, option("DIR", "Examine the data files in a folder, and start nothing.")
-    ] = None,
-    log_level: Annotated[
-        LogLevel,
-        option(
-            "debug|info|warning|error",
-            "Lowest level of the log lines on stderr (default: info).",
-            envvar="PAIRBUS_LOG_LEVEL",
-        ),
-    ] = LogLevel.INFO,
+    namespace: list[str] | None = option(
+        "NAME[:PORT]",
+        "Namespace and its port; repeat it for several (default: local). Without a port, "
+        "or with 0, the system chooses one. With --config, it sets the port of that namespace "
+        "in the file; if the file has only one, it also renames it.",
+    ),
+    queue: list[str] | None = option("NAME", "Queue in every namespace; repeat it for several."),
+    topic: list[str] | None = option("NAME", "Topic in every namespace; repeat it for several."),
+    subscription: list[str] | None = option(
+        "TOPIC/NAME", "Subscription, and its topic, in every namespace; repeat it for several."
+    ),
+    config: Path | None = option(
+        "Config.json",
+        "Namespaces, queues, topics, subscriptions and rules, in the format of the "
+        "official emulator. A file with one namespace also brings the emulator's ports: 5672, "
+        "and 5300 for administration and health.",
+    ),
+    administration_port: int | None = option(
+        "PORT",
+        "Second port for administration and health; 0: the system chooses one (default: "
+        "5300 with --config and port 5672, otherwise none, because one port has everything).",
+    ),
+    sku: Sku = option(
+        "Standard|Premium",
+        "Tier, which limits the message size: Standard 256 KiB, Premium up to 100 MiB "
+        "(default: Standard).",
+        case_sensitive=False,
+        default=Sku.STANDARD,
+    ),
+    accept_bearer: bool = flag(
+        "Accept any bearer token without checking its signature, for applications that "
+        "use azure-identity; on loopback only, unless you give --allow-insecure.",
+        "--accept-bearer",
+    ),
+    policy: list[str] | None = option(
+        "NAME:KEY:RIGHTS",
+        "Shared access key and its rights, from Manage,Send,Listen; repeat it for several "
+        "(default: the emulator's well-known key, which works only on this machine).",
+        envvar="PAIRBUS_POLICY",
+    ),
+    policy_file: Path | None = option(
+        "FILE",
+        "File with policies, one NAME:KEY:RIGHTS on each line. Other users of the machine "
+        "see what --policy says, but not what is in a file that only you can read.",
+        envvar="PAIRBUS_POLICY_FILE",
+    ),
+    data: Path | None = option(
+        "DIR",
+        f"Folder for messages and certificates (default: ./{DEFAULT_DATA}).",
+        envvar="PAIRBUS_DATA",
+    ),
+    memory: bool = flag("Keep messages only until this process ends.", "--memory"),
+    host: str = option(
+        "HOST",
+        "Address to listen on (default: localhost). An address other than loopback needs "
+        "--policy and accepts only TLS, unless you give --allow-insecure.",
+        envvar="PAIRBUS_HOST",
+        default="localhost",
+    ),
+    allow_insecure: bool = flag(
+        "Accept connections without TLS and the well-known key on every --host, for "
+        "networks of containers. Anyone who can reach the port has all rights.",
+        "--allow-insecure",
+        envvar="PAIRBUS_ALLOW_INSECURE",
+    ),
+    allow_faults: bool = flag(
+        "Accept `pairbus fault` with the well-known key, too. A key of your own with "
+        "Manage needs no permission.",
+        "--allow-faults",
+        envvar="PAIRBUS_ALLOW_FAULTS",
+    ),
+    tls_only: bool = flag("Refuse connections without TLS, also on loopback.", "--tls-only"),
+    check: Path | None = option("DIR", "Examine the data files in a folder, and start nothing."),
+    log_level: LogLevel = option(
+        "debug|info|warning|error",
+        "Lowest level of the log lines on stderr (default: info).",
+        envvar="PAIRBUS_LOG_LEVEL",
+        default=LogLevel.INFO,
+    ),
 ) -> None:
     """Run a Service Bus in this process, until it is interrupted.
 

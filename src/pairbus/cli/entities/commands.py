@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pairbus.cli.administration import (
     Administration,
@@ -55,23 +55,22 @@ def parse_kind(text: str) -> EntityKind:
 
 
 _KINDS = f"One of {', '.join(EntityKind)}"
-KIND = Annotated[EntityKind, argument("KIND", f"{_KINDS}.", parser=parse_kind)]
-KIND_OR_ALL = Annotated[
-    EntityKind | None, argument("KIND", f"{_KINDS} (default: all except rules).", parser=parse_kind)
-]
+KIND = argument("KIND", f"{_KINDS}.", parser=parse_kind)
+KIND_OR_ALL = argument(
+    "KIND", f"{_KINDS} (default: all except rules).", parser=parse_kind, default=None
+)
 
 
 @app.command("list")
 @flatten_options
 def list_(
-    kind: KIND_OR_ALL = None,
-    parents: Annotated[
-        list[str] | None,
-        argument("NAMES", "TOPIC for subscriptions, TOPIC SUBSCRIPTION for rules."),
-    ] = None,
+    kind: EntityKind | None = KIND_OR_ALL,
+    parents: list[str] | None = argument(
+        "NAMES", "TOPIC for subscriptions, TOPIC SUBSCRIPTION for rules.", default=None
+    ),
     *,
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """List entities with their status and message counts.
 
@@ -101,11 +100,11 @@ def list_(
 @app.command()
 @flatten_options
 def show(
-    kind: KIND,
-    names: Annotated[list[str], argument("NAMES", "NAME, TOPIC NAME, or TOPIC SUBSCRIPTION NAME.")],
+    kind: EntityKind = KIND,
+    names: list[str] = argument("NAMES", "NAME, TOPIC NAME, or TOPIC SUBSCRIPTION NAME."),
     *,
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Show the settings, counts and times of one entity.
 
@@ -134,19 +133,15 @@ def show(
 @app.command()
 @flatten_options
 def delete(
-    kind: KIND_OR_ALL = None,
-    names: Annotated[
-        list[str] | None, argument("NAMES", "NAME..., TOPIC NAME..., or TOPIC SUBSCRIPTION NAME...")
-    ] = None,
+    kind: EntityKind | None = KIND_OR_ALL,
+    names: list[str] | None = argument(
+        "NAMES", "NAME..., TOPIC NAME..., or TOPIC SUBSCRIPTION NAME...", default=None
+    ),
     *,
-    is_all: Annotated[
-        bool, flag("Delete all of this kind; without KIND, all queues and topics.", "--all")
-    ] = False,
-    is_sure: Annotated[
-        bool, flag("Delete without asking; only --all asks.", "--yes", "-y")
-    ] = False,
+    is_all: bool = flag("Delete all of this kind; without KIND, all queues and topics.", "--all"),
+    is_sure: bool = flag("Delete without asking; only --all asks.", "--yes", "-y"),
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Delete entities with all their messages. A topic's subscriptions are deleted with it.
 
@@ -185,10 +180,8 @@ def delete(
 @flatten_options
 def export(
     *,
-    output: Annotated[Path | None, option("FILE", "File to write (default: stdout).")] = None,
-    name: Annotated[
-        str | None, option("NAME", "Name of the namespace in the file (default: its own).")
-    ] = None,
+    output: Path | None = option("FILE", "File to write (default: stdout)."),
+    name: str | None = option("NAME", "Name of the namespace in the file (default: its own)."),
     connection: ConnectionOptions,
 ) -> None:
     """Write all entities as a Config.json for `pairbus broker --config` or Microsoft's emulator.

@@ -6,10 +6,10 @@ default.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from pairbus.cli.administration import EntityKind, administration, describe
 from pairbus.cli.entities.views import entity_name
@@ -24,6 +24,7 @@ from pairbus.cli.shared_options import (
     flag,
     flatten_options,
     option,
+    option_group,
 )
 from pairbus.errors import UsageError
 
@@ -39,8 +40,8 @@ create_app = command_group(
     "  pairbus entities create subscription events audit",
 )
 
-NAME = Annotated[str, argument("NAME", "Name of the new entity.")]
-TOPIC = Annotated[str, argument("TOPIC", "Topic that it belongs to.")]
+NAME = argument("NAME", "Name of the new entity.")
+TOPIC = argument("TOPIC", "Topic that it belongs to.")
 
 
 def _duration(name: str, help: str) -> Any:
@@ -48,105 +49,91 @@ def _duration(name: str, help: str) -> Any:
     return option("DURATION", help, name, parser=parse)
 
 
-@dataclass(frozen=True, kw_only=True)
+@option_group
 class EntitySettings:
-    default_message_time_to_live: Annotated[
-        timedelta | None,
-        _duration(
-            "--default-message-time-to-live",
-            "Time to live of messages that have none of their own, as in 14d.",
-        ),
-    ] = None
-    auto_delete_on_idle: Annotated[
-        timedelta | None,
-        _duration(
-            "--auto-delete-on-idle", "Delete the entity after this time without use, as in 1h."
-        ),
-    ] = None
-    enable_batched_operations: Annotated[bool | None, flag("Let the service batch operations.")] = (
-        None
+    default_message_time_to_live: timedelta | None = _duration(
+        "--default-message-time-to-live",
+        "Time to live of messages that have none of their own, as in 14d.",
     )
-    user_metadata: Annotated[str | None, option("TEXT", "Note of your own.")] = None
+    auto_delete_on_idle: timedelta | None = _duration(
+        "--auto-delete-on-idle", "Delete the entity after this time without use, as in 1h."
+    )
+    enable_batched_operations: bool | None = flag("Let the service batch operations.", default=None)
+    user_metadata: str | None = option("TEXT", "Note of your own.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@option_group
 class StorageSettings(EntitySettings):
     """Of queues and topics."""
 
-    requires_duplicate_detection: Annotated[
-        bool | None, flag("Drop messages whose message id was seen before.")
-    ] = None
-    duplicate_detection_history_time_window: Annotated[
-        timedelta | None,
-        _duration(
-            "--duplicate-detection-history-time-window",
-            "How long message ids are remembered, as in 10m.",
-        ),
-    ] = None
-    max_size_in_megabytes: Annotated[int | None, option("MB", "Maximum size of the entity.")] = None
-    max_message_size_in_kilobytes: Annotated[
-        int | None, option("KB", "Maximum size of a message; Premium only.")
-    ] = None
-    enable_partitioning: Annotated[
-        bool | None, flag("Partition the entity over several message stores.")
-    ] = None
-    enable_express: Annotated[
-        bool | None, flag("Let the service keep messages in memory for a while.")
-    ] = None
+    requires_duplicate_detection: bool | None = flag(
+        "Drop messages whose message id was seen before.", default=None
+    )
+    duplicate_detection_history_time_window: timedelta | None = _duration(
+        "--duplicate-detection-history-time-window",
+        "How long message ids are remembered, as in 10m.",
+    )
+    max_size_in_megabytes: int | None = option("MB", "Maximum size of the entity.")
+    max_message_size_in_kilobytes: int | None = option(
+        "KB", "Maximum size of a message; Premium only."
+    )
+    enable_partitioning: bool | None = flag(
+        "Partition the entity over several message stores.", default=None
+    )
+    enable_express: bool | None = flag(
+        "Let the service keep messages in memory for a while.", default=None
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
+@option_group
 class DeliverySettings(EntitySettings):
     """Settings of queues and subscriptions."""
 
-    lock_duration: Annotated[
-        timedelta | None,
-        _duration("--lock-duration", "How long a receiver holds the lock on a message, as in 30s."),
-    ] = None
-    requires_session: Annotated[
-        bool | None, flag("Deliver messages in sessions, each to one receiver.")
-    ] = None
-    max_delivery_count: Annotated[
-        int | None, option("N", "Number of deliveries before a message is dead-lettered.")
-    ] = None
-    dead_lettering_on_message_expiration: Annotated[
-        bool | None, flag("Dead-letter messages that expire.")
-    ] = None
-    forward_to: Annotated[str | None, option("ENTITY", "Forward all messages to this entity.")] = (
-        None
+    lock_duration: timedelta | None = _duration(
+        "--lock-duration", "How long a receiver holds the lock on a message, as in 30s."
     )
-    forward_dead_lettered_messages_to: Annotated[
-        str | None, option("ENTITY", "Forward dead letters to this entity.")
-    ] = None
+    requires_session: bool | None = flag(
+        "Deliver messages in sessions, each to one receiver.", default=None
+    )
+    max_delivery_count: int | None = option(
+        "N", "Number of deliveries before a message is dead-lettered."
+    )
+    dead_lettering_on_message_expiration: bool | None = flag(
+        "Dead-letter messages that expire.", default=None
+    )
+    forward_to: str | None = option("ENTITY", "Forward all messages to this entity.")
+    forward_dead_lettered_messages_to: str | None = option(
+        "ENTITY", "Forward dead letters to this entity."
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
+@option_group
 class QueueSettings(StorageSettings, DeliverySettings):
     pass
 
 
-@dataclass(frozen=True, kw_only=True)
+@option_group
 class TopicSettings(StorageSettings):
-    support_ordering: Annotated[
-        bool | None, flag("Deliver messages to subscriptions in order.")
-    ] = None
+    support_ordering: bool | None = flag(
+        "Deliver messages to subscriptions in order.", default=None
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
+@option_group
 class SubscriptionSettings(DeliverySettings):
-    dead_lettering_on_filter_evaluation_exceptions: Annotated[
-        bool | None, flag("Dead-letter messages for which a filter fails.")
-    ] = None
+    dead_lettering_on_filter_evaluation_exceptions: bool | None = flag(
+        "Dead-letter messages for which a filter fails.", default=None
+    )
 
 
 @create_app.command()
 @flatten_options
 def queue(
-    name: NAME,
+    name: str = NAME,
     *,
     settings: QueueSettings,
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Create a queue.
 
@@ -160,11 +147,11 @@ def queue(
 @create_app.command()
 @flatten_options
 def topic(
-    name: NAME,
+    name: str = NAME,
     *,
     settings: TopicSettings,
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Create a topic.
 
@@ -178,12 +165,12 @@ def topic(
 @create_app.command()
 @flatten_options
 def subscription(
-    topic: TOPIC,
-    name: NAME,
+    topic: str = TOPIC,
+    name: str = NAME,
     *,
     settings: SubscriptionSettings,
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Create a subscription. It receives all messages until you create other rules.
 
@@ -231,28 +218,25 @@ def _matching(what: str) -> Any:
     return option("TEXT", f"Match messages with this {what}.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class CorrelationOptions:
     """Values that a message must have."""
 
-    subject: Annotated[str | None, _matching("subject (label)")] = None
-    correlation_id: Annotated[str | None, _matching("correlation id")] = None
-    message_id: Annotated[str | None, _matching("message id")] = None
-    to: Annotated[str | None, _matching("address of the receiver")] = None
-    reply_to: Annotated[str | None, _matching("address for replies")] = None
-    session_id: Annotated[str | None, _matching("session")] = None
-    reply_to_session_id: Annotated[str | None, _matching("session for replies")] = None
-    content_type: Annotated[str | None, _matching("content type")] = None
-    property_: Annotated[
-        list[str] | None,
-        option(
-            "NAME[:TYPE]=VALUE",
-            "Match messages with this application property; may be repeated. TYPE is "
-            "int, long, double, boolean, timestamp or string (default).",
-            "--property",
-            "-p",
-        ),
-    ] = None
+    subject: str | None = _matching("subject (label)")
+    correlation_id: str | None = _matching("correlation id")
+    message_id: str | None = _matching("message id")
+    to: str | None = _matching("address of the receiver")
+    reply_to: str | None = _matching("address for replies")
+    session_id: str | None = _matching("session")
+    reply_to_session_id: str | None = _matching("session for replies")
+    content_type: str | None = _matching("content type")
+    property_: list[str] | None = option(
+        "NAME[:TYPE]=VALUE",
+        "Match messages with this application property; may be repeated. TYPE is "
+        "int, long, double, boolean, timestamp or string (default).",
+        "--property",
+        "-p",
+    )
 
     def parse(self) -> dict[str, Any]:
         """Returns the arguments of the SDK's CorrelationRuleFilter, if there are any. Raises
@@ -283,24 +267,20 @@ def _parse_value(text: str) -> tuple[str, Value]:
 @create_app.command()
 @flatten_options
 def rule(
-    topic: Annotated[str, argument("TOPIC", "Topic of the subscription.")],
-    subscription: Annotated[str, argument("SUBSCRIPTION", "Subscription that gets the rule.")],
-    name: Annotated[str, argument("NAME", "Name of the new rule.")],
+    topic: str = argument("TOPIC", "Topic of the subscription."),
+    subscription: str = argument("SUBSCRIPTION", "Subscription that gets the rule."),
+    name: str = argument("NAME", "Name of the new rule."),
     *,
-    sql: Annotated[
-        str | None, option("EXPRESSION", "Match messages for which this expression is true.")
-    ] = None,
+    sql: str | None = option("EXPRESSION", "Match messages for which this expression is true."),
     correlation: CorrelationOptions,
-    action: Annotated[
-        str | None,
-        option("STATEMENTS", "Change a matching message, as in \"SET priority = 'high'\"."),
-    ] = None,
-    replace_default: Annotated[
-        bool,
-        flag("Then delete the rule $Default, which matches every message.", "--replace-default"),
-    ] = False,
+    action: str | None = option(
+        "STATEMENTS", "Change a matching message, as in \"SET priority = 'high'\"."
+    ),
+    replace_default: bool = flag(
+        "Then delete the rule $Default, which matches every message.", "--replace-default"
+    ),
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Create a rule with an expression, or with values that must match.
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 from pairbus.cli.entity_path import EntityPath, SubQueue, parse_entity_path
 from pairbus.cli.message_client import connect, explain_errors, peek_messages
@@ -64,24 +64,24 @@ app = command_group(
     "  pairbus dead-letters resubmit orders --reason MaxDeliveryCountExceeded",
 )
 
-SUB_QUEUE = Annotated[SubQueue, option(SUB_QUEUE_NAMES, "Which sub-queue (default: dead-letter).")]
-DRY_RUN = Annotated[
-    bool, flag("Show which messages would be affected; change nothing.", "--dry-run")
-]
-COUNT_MAX = Annotated[int | None, option("N", "Maximum number of messages (default: all).", min=1)]
+SUB_QUEUE = option(
+    SUB_QUEUE_NAMES, "Which sub-queue (default: dead-letter).", default=SubQueue.DEAD_LETTER
+)
+DRY_RUN = flag("Show which messages would be affected; change nothing.", "--dry-run")
+COUNT_MAX = option("N", "Maximum number of messages (default: all).", min=1)
 
 
 @app.command("list")
 @flatten_options
 def list_(
-    entity: ENTITY,
-    subscription: SUBSCRIPTION = None,
+    entity: str = ENTITY,
+    subscription: str | None = SUBSCRIPTION,
     *,
     filters: FilterOptions,
-    count: Annotated[int, option("N", "Maximum number of messages (default: 100).", min=1)] = 100,
-    sub_queue: SUB_QUEUE = SubQueue.DEAD_LETTER,
+    count: int = option("N", "Maximum number of messages (default: 100).", min=1, default=100),
+    sub_queue: SubQueue = SUB_QUEUE,
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """List dead letters without locking or changing them.
 
@@ -107,14 +107,14 @@ def list_(
 @app.command()
 @flatten_options
 def show(
-    entity: ENTITY,
-    subscription: SUBSCRIPTION = None,
+    entity: str = ENTITY,
+    subscription: str | None = SUBSCRIPTION,
     *,
     filters: FilterOptions,
-    count: Annotated[int, option("N", "Maximum number of messages (default: 10).", min=1)] = 10,
-    sub_queue: SUB_QUEUE = SubQueue.DEAD_LETTER,
+    count: int = option("N", "Maximum number of messages (default: 10).", min=1, default=10),
+    sub_queue: SubQueue = SUB_QUEUE,
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Show dead letters in full: properties, reason, description and body.
 
@@ -134,33 +134,27 @@ def show(
 @app.command()
 @flatten_options
 def resubmit(
-    entity: ENTITY,
-    subscription: SUBSCRIPTION = None,
+    entity: str = ENTITY,
+    subscription: str | None = SUBSCRIPTION,
     *,
-    to: Annotated[
-        str | None,
-        option(
-            "ENTITY",
-            "Queue or topic to send to (default: the queue itself; for a subscription its "
-            "topic, and so all subscriptions of the topic whose rules match).",
-            autocompletion=complete_queue_or_topic,
-        ),
-    ] = None,
+    to: str | None = option(
+        "ENTITY",
+        "Queue or topic to send to (default: the queue itself; for a subscription its "
+        "topic, and so all subscriptions of the topic whose rules match).",
+        autocompletion=complete_queue_or_topic,
+    ),
     filters: FilterOptions,
-    count: COUNT_MAX = None,
-    new_ids: Annotated[bool, flag("Give the messages new message ids.", "--new-ids")] = False,
-    keep_ids: Annotated[
-        bool,
-        flag(
-            "Keep message ids without checking for duplicate detection. Use it only if the "
-            "target has none: otherwise messages can be lost.",
-            "--keep-ids",
-        ),
-    ] = False,
-    dry_run: DRY_RUN = False,
-    sub_queue: SUB_QUEUE = SubQueue.DEAD_LETTER,
+    count: int | None = COUNT_MAX,
+    new_ids: bool = flag("Give the messages new message ids.", "--new-ids"),
+    keep_ids: bool = flag(
+        "Keep message ids without checking for duplicate detection. Use it only if the "
+        "target has none: otherwise messages can be lost.",
+        "--keep-ids",
+    ),
+    dry_run: bool = DRY_RUN,
+    sub_queue: SubQueue = SUB_QUEUE,
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Send dead letters again, and remove each one when its copy is accepted.
 
@@ -210,16 +204,16 @@ def resubmit(
 @app.command()
 @flatten_options
 def purge(
-    entity: ENTITY,
-    subscription: SUBSCRIPTION = None,
+    entity: str = ENTITY,
+    subscription: str | None = SUBSCRIPTION,
     *,
     filters: FilterOptions,
-    count: COUNT_MAX = None,
-    dry_run: DRY_RUN = False,
-    is_sure: IS_SURE = False,
-    sub_queue: SUB_QUEUE = SubQueue.DEAD_LETTER,
+    count: int | None = COUNT_MAX,
+    dry_run: bool = DRY_RUN,
+    is_sure: bool = IS_SURE,
+    sub_queue: SubQueue = SUB_QUEUE,
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Delete dead letters permanently.
 

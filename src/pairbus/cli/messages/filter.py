@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.messages.message_json import parse_property, row_of
 from pairbus.cli.parse import Numbers, parse_duration, parse_numbers
-from pairbus.cli.shared_options import option
+from pairbus.cli.shared_options import option, option_group
 from pairbus.errors import UsageError
 from pairbus.fast.rows import MessageView, UnreadableMessage, state
 
@@ -22,47 +22,35 @@ if TYPE_CHECKING:
 
 _STATES: Final = {"active": 0, "deferred": 1, "scheduled": 2}
 
-WHERE = Annotated[
-    str | None,
-    option(
-        "CONDITION",
-        "Only messages for which this is true, in the language of subscription rules: "
-        "\"amount > 5 AND sys.Subject LIKE 'a%'\".",
-    ),
-]
+WHERE = option(
+    "CONDITION",
+    "Only messages for which this is true, in the language of subscription rules: "
+    "\"amount > 5 AND sys.Subject LIKE 'a%'\".",
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class FilterOptions:
     """The filter as it is typed."""
 
-    reason: Annotated[
-        str | None, option("TEXT", "Only messages dead-lettered for this reason.")
-    ] = None
-    subject: Annotated[str | None, option("TEXT", "Only messages with this subject.")] = None
-    property_: Annotated[
-        list[str] | None,
-        option(
-            "NAME[:TYPE]=VALUE",
-            "Only messages with this application property; may be repeated.",
-            "--property",
-            "-p",
-        ),
-    ] = None
-    older_than: Annotated[
-        str | None, option("DURATION", "Only messages enqueued longer ago than this, as in 2h.")
-    ] = None
-    newer_than: Annotated[
-        str | None, option("DURATION", "Only messages enqueued within this time, as in 2h.")
-    ] = None
-    sequence: Annotated[
-        list[str] | None,
-        option(
-            "NUMBERS",
-            "Only messages with these sequence numbers, as in 5,7,10-20; may be repeated.",
-        ),
-    ] = None
-    where: WHERE = None
+    reason: str | None = option("TEXT", "Only messages dead-lettered for this reason.")
+    subject: str | None = option("TEXT", "Only messages with this subject.")
+    property_: list[str] | None = option(
+        "NAME[:TYPE]=VALUE",
+        "Only messages with this application property; may be repeated.",
+        "--property",
+        "-p",
+    )
+    older_than: str | None = option(
+        "DURATION", "Only messages enqueued longer ago than this, as in 2h."
+    )
+    newer_than: str | None = option(
+        "DURATION", "Only messages enqueued within this time, as in 2h."
+    )
+    sequence: list[str] | None = option(
+        "NUMBERS", "Only messages with these sequence numbers, as in 5,7,10-20; may be repeated."
+    )
+    where: str | None = WHERE
 
     def parse(self) -> Filter:
         """Raises UsageError."""

@@ -6,9 +6,9 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-from pairbus.cli.entity_path import EntityPath, parse_entity_path
+from pairbus.cli.entity_path import EntityPath, SubQueue, parse_entity_path
 from pairbus.cli.message_client import connect, explain_errors, peek_messages
 from pairbus.cli.messages.filter import WHERE, Filter, FilterOptions
 from pairbus.cli.messages.message_json import MessageJson, to_json_if_readable
@@ -43,22 +43,19 @@ _WATCH_WIDTHS: Final = {
 
 @flatten_options
 def peek(
-    entity: ENTITY,
-    subscription: SUBSCRIPTION = None,
+    entity: str = ENTITY,
+    subscription: str | None = SUBSCRIPTION,
     *,
-    from_: Annotated[int, option("N", "First sequence number (default: 0).", "--from", min=0)] = 0,
-    count: Annotated[
-        int | None,
-        option("N", "Maximum number of messages (default: 10; with --watch, no limit).", min=1),
-    ] = None,
-    sub_queue: SUB_QUEUE = None,
-    where: WHERE = None,
-    whole: Annotated[
-        bool, flag("Print each message in full instead of a table.", "--whole")
-    ] = False,
+    from_: int = option("N", "First sequence number (default: 0).", "--from", min=0, default=0),
+    count: int | None = option(
+        "N", "Maximum number of messages (default: 10; with --watch, no limit).", min=1
+    ),
+    sub_queue: SubQueue | None = SUB_QUEUE,
+    where: str | None = WHERE,
+    whole: bool = flag("Print each message in full instead of a table.", "--whole"),
     watching: WatchOptions,
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Show messages of a queue or a subscription without locking or changing them.
 

@@ -16,12 +16,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from itertools import count as counting
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.cli.entity_path import EntityPath, parse_entity_path
+from pairbus.cli.entity_path import EntityPath, SubQueue, parse_entity_path
 from pairbus.cli.message_client import explain_errors
 from pairbus.cli.messages.message_json import MessageJson
 from pairbus.cli.messages.settlement import SettlementAction, SettlementOptions
@@ -37,6 +36,7 @@ from pairbus.cli.shared_options import (
     flag,
     flatten_options,
     option,
+    option_group,
 )
 from pairbus.cli.signals import Stop, graceful_stop
 from pairbus.cli.target import Target
@@ -54,14 +54,12 @@ _WAIT: Final = "5s"
 Write = Callable[[list[MessageJson]], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class SessionOptions:
     """Which session of an entity with sessions."""
 
-    session_id: Annotated[str | None, option("ID", "Receive from this session.")] = None
-    next_session: Annotated[
-        bool, flag("Receive from the next session that is not locked.", "--next-session")
-    ] = False
+    session_id: str | None = option("ID", "Receive from this session.")
+    next_session: bool = flag("Receive from the next session that is not locked.", "--next-session")
 
     @property
     def is_given(self) -> bool:
@@ -77,22 +75,14 @@ class SessionOptions:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class AmountOptions:
     """How many messages, and how long to wait for them."""
 
-    count: Annotated[int | None, option("N", "Maximum number of messages (default: 1).", min=1)] = (
-        None
-    )
-    is_all: Annotated[bool, flag("Receive until no message arrives within --wait.", "--all")] = (
-        False
-    )
-    watch: Annotated[
-        bool, flag("Keep receiving until Ctrl-C, or until --count messages.", "--watch")
-    ] = False
-    wait: Annotated[
-        str | None, option("DURATION", "How long to wait for the next message (default: 5s).")
-    ] = None
+    count: int | None = option("N", "Maximum number of messages (default: 1).", min=1)
+    is_all: bool = flag("Receive until no message arrives within --wait.", "--all")
+    watch: bool = flag("Keep receiving until Ctrl-C, or until --count messages.", "--watch")
+    wait: str | None = option("DURATION", "How long to wait for the next message (default: 5s).")
 
     def parse(self) -> tuple[int | None, float]:
         """The maximum number of messages, and the time to wait in seconds. Raises UsageError."""
@@ -108,19 +98,18 @@ class AmountOptions:
 
 @flatten_options
 def receive(
-    entity: ENTITY,
-    subscription: SUBSCRIPTION = None,
+    entity: str = ENTITY,
+    subscription: str | None = SUBSCRIPTION,
     *,
     amount: AmountOptions,
     settling: SettlementOptions,
     session: SessionOptions,
-    sub_queue: SUB_QUEUE = None,
-    output_dir: Annotated[
-        Path | None,
-        option("DIR", "Write each message as a JSON file into this folder, instead of to stdout."),
-    ] = None,
+    sub_queue: SubQueue | None = SUB_QUEUE,
+    output_dir: Path | None = option(
+        "DIR", "Write each message as a JSON file into this folder, instead of to stdout."
+    ),
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Receive messages from a queue or a subscription, print them, and complete them.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Final
 from uuid import uuid4
 
 from pairbus.cli.entity_path import EntityPath, parse_entity_path
@@ -26,6 +26,7 @@ from pairbus.cli.shared_options import (
     complete_queue_or_topic,
     flatten_options,
     option,
+    option_group,
 )
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
@@ -36,59 +37,43 @@ _BATCH_COUNT_MAX: Final = 500
 _BATCH_BYTES_MAX: Final = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class MessageOptions:
     """Properties of every message; the names are those of the JSON keys."""
 
-    message_id: Annotated[
-        str | None, option("ID", "Message id (default: a new one for each message).")
-    ] = None
-    session_id: Annotated[str | None, option("ID", "Session that the message belongs to.")] = None
-    subject: Annotated[str | None, option("TEXT", "Subject (label).")] = None
-    content_type: Annotated[
-        str | None, option("TYPE", "Content type, such as application/json.")
-    ] = None
-    correlation_id: Annotated[str | None, option("ID", "Correlation id.")] = None
-    reply_to: Annotated[str | None, option("ENTITY", "Entity that replies should go to.")] = None
-    reply_to_session_id: Annotated[
-        str | None, option("ID", "Session that replies should go to.")
-    ] = None
-    to: Annotated[str | None, option("TEXT", "Address of the receiver, for routing by rules.")] = (
-        None
-    )
-    partition_key: Annotated[
-        str | None, option("KEY", "Partition key, for a partitioned entity.")
-    ] = None
+    message_id: str | None = option("ID", "Message id (default: a new one for each message).")
+    session_id: str | None = option("ID", "Session that the message belongs to.")
+    subject: str | None = option("TEXT", "Subject (label).")
+    content_type: str | None = option("TYPE", "Content type, such as application/json.")
+    correlation_id: str | None = option("ID", "Correlation id.")
+    reply_to: str | None = option("ENTITY", "Entity that replies should go to.")
+    reply_to_session_id: str | None = option("ID", "Session that replies should go to.")
+    to: str | None = option("TEXT", "Address of the receiver, for routing by rules.")
+    partition_key: str | None = option("KEY", "Partition key, for a partitioned entity.")
 
 
-PROPERTY = Annotated[
-    list[str] | None,
-    option(
-        "NAME[:TYPE]=VALUE",
-        "Application property; may be repeated. TYPE is an AMQP type such as int, long, "
-        "double, boolean, timestamp or uuid (default: string).",
-        "--property",
-        "-p",
-    ),
-]
+PROPERTY = option(
+    "NAME[:TYPE]=VALUE",
+    "Application property; may be repeated. TYPE is an AMQP type such as int, long, "
+    "double, boolean, timestamp or uuid (default: string).",
+    "--property",
+    "-p",
+)
 
 
 @flatten_options
 def send(
-    entity: Annotated[
-        str, argument("ENTITY", "Queue or topic.", autocompletion=complete_queue_or_topic)
-    ],
+    entity: str = argument("ENTITY", "Queue or topic.", autocompletion=complete_queue_or_topic),
     *,
     source: InputOptions,
     message: MessageOptions,
-    property_: PROPERTY = None,
-    ttl: Annotated[str | None, option("DURATION", "Time to live, as in 90s, 5m, 2h or 7d.")] = None,
-    scheduled: Annotated[
-        str | None,
-        option("TIME", "When the message becomes visible: 2030-12-31T23:59:59Z, or 10m from now."),
-    ] = None,
+    property_: list[str] | None = PROPERTY,
+    ttl: str | None = option("DURATION", "Time to live, as in 90s, 5m, 2h or 7d."),
+    scheduled: str | None = option(
+        "TIME", "When the message becomes visible: 2030-12-31T23:59:59Z, or 10m from now."
+    ),
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Send messages to a queue or a topic.
 

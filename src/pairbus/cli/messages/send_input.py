@@ -6,37 +6,31 @@ import os
 import select
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 from pairbus.cli.messages.message_json import Row, parse_line
-from pairbus.cli.shared_options import argument, flag, option
+from pairbus.cli.shared_options import argument, flag, option, option_group
 from pairbus.errors import UsageError
 
 _READ_BYTES: Final = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class InputOptions:
     """Where the bodies come from."""
 
-    body: Annotated[str | None, argument("BODY", "Body of the message; - or nothing: stdin.")] = (
-        None
+    body: str | None = argument("BODY", "Body of the message; - or nothing: stdin.", default=None)
+    file: list[Path] | None = option(
+        "FILE", "File with the body, or with the lines; may be repeated."
     )
-    file: Annotated[
-        list[Path] | None, option("FILE", "File with the body, or with the lines; may be repeated.")
-    ] = None
-    lines: Annotated[bool, flag("Send each line as a message.", "--lines")] = False
-    json_lines: Annotated[
-        bool,
-        flag(
-            "Send each line as a message in JSON, as `receive --json` and `peek --json` print it.",
-            "--json-lines",
-        ),
-    ] = False
-    copies: Annotated[int, option("N", "Number of copies to send (default: 1).", min=1)] = 1
+    lines: bool = flag("Send each line as a message.", "--lines")
+    json_lines: bool = flag(
+        "Send each line as a message in JSON, as `receive --json` and `peek --json` print it.",
+        "--json-lines",
+    )
+    copies: int = option("N", "Number of copies to send (default: 1).", min=1, default=1)
 
     @property
     def is_by_line(self) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
 
-from pairbus.cli.shared_options import flag, option
+from pairbus.cli.shared_options import flag, option, option_group
 from pairbus.errors import UsageError
 
 
@@ -19,26 +17,19 @@ class SettlementAction(StrEnum):
     DELETE = "deleted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class SettlementOptions:
     """What happens to a message after it is written."""
 
-    abandon: Annotated[
-        bool, flag("Abandon the messages at the end. This counts as a delivery.", "--abandon")
-    ] = False
-    dead_letter: Annotated[bool, flag("Dead-letter the messages.", "--dead-letter")] = False
-    delete: Annotated[
-        bool,
-        flag(
-            "Receive and delete: the service deletes each message when it sends it. Messages "
-            "on their way are lost if something fails.",
-            "--delete",
-        ),
-    ] = False
-    reason: Annotated[str | None, option("TEXT", "Reason, with --dead-letter.")] = None
-    description: Annotated[
-        str | None, option("TEXT", "Description of the error, with --dead-letter.")
-    ] = None
+    abandon: bool = flag("Abandon the messages at the end. This counts as a delivery.", "--abandon")
+    dead_letter: bool = flag("Dead-letter the messages.", "--dead-letter")
+    delete: bool = flag(
+        "Receive and delete: the service deletes each message when it sends it. Messages "
+        "on their way are lost if something fails.",
+        "--delete",
+    )
+    reason: str | None = option("TEXT", "Reason, with --dead-letter.")
+    description: str | None = option("TEXT", "Description of the error, with --dead-letter.")
 
     def parse(self) -> SettlementAction:
         """Raises UsageError."""

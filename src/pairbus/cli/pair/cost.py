@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
@@ -34,85 +34,65 @@ def _limits(name: str) -> dict[str, int]:
 
 def cost(
     context: typer.Context,
-    backlog_queues: Annotated[
-        int, option("N", "Backlog queues of the pair (default: 10).", **_limits("backlog_queues"))
-    ] = 10,
-    syphons: Annotated[
-        int,
-        option(
-            "N",
-            "Syphons that run all the time (default: 1). With 0, no message is brought home.",
-            **_limits("syphons"),
-        ),
-    ] = 1,
-    messages_per_day: Annotated[
-        int,
-        option(
-            "N",
-            "Messages that the application sends per day (default: 0).",
-            **_limits("messages_per_day"),
-        ),
-    ] = 0,
-    message_bytes: Annotated[
-        int,
-        option(
-            "BYTES",
-            "Encoded size of a message (default: 1024). A message counts as one operation for "
-            "each started 64 KiB.",
-            **_limits("message_bytes"),
-        ),
-    ] = 1024,
-    outage: Annotated[
-        str,
-        option(
-            "DURATION",
-            "How long the primary is down in the whole period, such as 4h (default: 0s).",
-        ),
-    ] = "0s",
-    ping_interval: Annotated[
-        str, option("DURATION", "Time between two pings of an entity (default: 60s).")
-    ] = "60s",
-    entities: Annotated[
-        int,
-        option(
-            "N",
-            "Queues and topics that fail over; each client pings each of them (default: 1).",
-            **_limits("entities"),
-        ),
-    ] = 1,
-    clients: Annotated[int, option("N", "Paired clients (default: 1).", **_limits("clients"))] = 1,
-    period: Annotated[
-        str, option("DURATION", "Length of the period, in whole days up to 31d (default: 30d).")
-    ] = "30d",
-    other_operations: Annotated[
-        int,
-        option(
-            "N",
-            "Other operations of the Azure subscription in the period (default: 0). They fill "
-            "the cheaper price tiers first.",
-            **_limits("other_operations"),
-        ),
-    ] = 0,
-    ledger: Annotated[
-        Path | None,
-        option(
-            "DIR",
-            "Use the numbers of a syphon's ledger instead: the folder of `pairbus syphon "
-            "--ledger`.",
-        ),
-    ] = None,
-    prices: Annotated[
-        Path | None,
-        option("FILE.toml", "Your price list (default: an example).", envvar="PAIRBUS_PRICES"),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        option(
-            "FILE.svg|FILE.png",
-            "Also draw the cost by length of the outage and by number of backlog queues.",
-        ),
-    ] = None,
-    as_json: AS_JSON = False,
+    backlog_queues: int = option(
+        "N", "Backlog queues of the pair (default: 10).", **_limits("backlog_queues"), default=10
+    ),
+    syphons: int = option(
+        "N",
+        "Syphons that run all the time (default: 1). With 0, no message is brought home.",
+        **_limits("syphons"),
+        default=1,
+    ),
+    messages_per_day: int = option(
+        "N",
+        "Messages that the application sends per day (default: 0).",
+        **_limits("messages_per_day"),
+        default=0,
+    ),
+    message_bytes: int = option(
+        "BYTES",
+        "Encoded size of a message (default: 1024). A message counts as one operation for "
+        "each started 64 KiB.",
+        **_limits("message_bytes"),
+        default=1024,
+    ),
+    outage: str = option(
+        "DURATION",
+        "How long the primary is down in the whole period, such as 4h (default: 0s).",
+        default="0s",
+    ),
+    ping_interval: str = option(
+        "DURATION", "Time between two pings of an entity (default: 60s).", default="60s"
+    ),
+    entities: int = option(
+        "N",
+        "Queues and topics that fail over; each client pings each of them (default: 1).",
+        **_limits("entities"),
+        default=1,
+    ),
+    clients: int = option("N", "Paired clients (default: 1).", **_limits("clients"), default=1),
+    period: str = option(
+        "DURATION", "Length of the period, in whole days up to 31d (default: 30d).", default="30d"
+    ),
+    other_operations: int = option(
+        "N",
+        "Other operations of the Azure subscription in the period (default: 0). They fill "
+        "the cheaper price tiers first.",
+        **_limits("other_operations"),
+        default=0,
+    ),
+    ledger: Path | None = option(
+        "DIR",
+        "Use the numbers of a syphon's ledger instead: the folder of `pairbus syphon --ledger`.",
+    ),
+    prices: Path | None = option(
+        "FILE.toml", "Your price list (default: an example).", envvar="PAIRBUS_PRICES"
+    ),
+    plot: Path | None = option(
+        "FILE.svg|FILE.png",
+        "Also draw the cost by length of the outage and by number of backlog queues.",
+    ),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Estimate what a pair of namespaces costs: billed operations, and money by a price list.
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.message_client import BatchFailed, connect, explain_errors, send_batch
@@ -38,6 +38,7 @@ from pairbus.cli.shared_options import (
     flag,
     flatten_options,
     option,
+    option_group,
 )
 from pairbus.cli.signals import Stop, graceful_stop
 from pairbus.cli.target import Target
@@ -64,16 +65,16 @@ app = command_group(
     "  pairbus outbox drain outbox.db -c contoso.servicebus.windows.net",
 )
 
-FILE = Annotated[Path, argument("FILE", "File of the outbox.")]
+FILE = argument("FILE", "File of the outbox.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class SelectOptions:
     """Which messages of the file."""
 
-    entity: Annotated[str | None, option("ENTITY", "Only messages for this queue or topic.")] = None
-    held: Annotated[bool, flag("Only held messages.", "--held")] = False
-    message_id: Annotated[str | None, option("ID", "Only messages with this message id.")] = None
+    entity: str | None = option("ENTITY", "Only messages for this queue or topic.")
+    held: bool = flag("Only held messages.", "--held")
+    message_id: str | None = option("ID", "Only messages with this message id.")
 
     def matches(self, message: StoredMessage) -> bool:
         if self.entity is not None and message.entity.lower() != self.entity.lower():
@@ -86,11 +87,11 @@ class SelectOptions:
 @app.command("list")
 @flatten_options
 def list_(
-    file: FILE,
+    file: Path = FILE,
     *,
     select: SelectOptions,
-    count: Annotated[int, option("N", "Maximum number of messages (default: 100).", min=1)] = 100,
-    as_json: AS_JSON = False,
+    count: int = option("N", "Maximum number of messages (default: 100).", min=1, default=100),
+    as_json: bool = AS_JSON,
 ) -> None:
     """List the messages in the file, oldest first.
 
@@ -118,11 +119,11 @@ def list_(
 @app.command()
 @flatten_options
 def show(
-    file: FILE,
+    file: Path = FILE,
     *,
     select: SelectOptions,
-    count: Annotated[int, option("N", "Maximum number of messages (default: 10).", min=1)] = 10,
-    as_json: AS_JSON = False,
+    count: int = option("N", "Maximum number of messages (default: 10).", min=1, default=10),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Show messages in full: properties and body.
 
@@ -141,17 +142,14 @@ def show(
 @app.command()
 @flatten_options
 def drain(
-    file: FILE,
+    file: Path = FILE,
     *,
     select: SelectOptions,
-    primary_name: Annotated[
-        str | None,
-        option(
-            "NAME", "Name of the primary in the file, if it is not the first label of its host."
-        ),
-    ] = None,
+    primary_name: str | None = option(
+        "NAME", "Name of the primary in the file, if it is not the first label of its host."
+    ),
     connection: ConnectionOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Send messages to the primary, oldest first, and delete each one that it accepts.
 
@@ -187,12 +185,12 @@ def drain(
 @app.command()
 @flatten_options
 def purge(
-    file: FILE,
+    file: Path = FILE,
     *,
     select: SelectOptions,
-    dry_run: Annotated[bool, flag("Show how many messages; delete nothing.", "--dry-run")] = False,
-    is_sure: IS_SURE = False,
-    as_json: AS_JSON = False,
+    dry_run: bool = flag("Show how many messages; delete nothing.", "--dry-run"),
+    is_sure: bool = IS_SURE,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Delete messages permanently. They were acknowledged to the application, and are lost.
 

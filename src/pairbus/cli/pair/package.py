@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from pairbus.cli.output import format_size
 from pairbus.cli.shared_options import option
@@ -12,10 +11,13 @@ from pairbus.spark.session import PACKAGE, write_archive
 
 
 def package_for_spark(
-    output: Annotated[
-        Path,
-        option("FILE.zip", "The archive to write (default: pairbus-spark.zip).", "--output", "-o"),
-    ] = Path("pairbus-spark.zip"),
+    output: Path = option(
+        "FILE.zip",
+        "The archive to write (default: pairbus-spark.zip).",
+        "--output",
+        "-o",
+        default=Path("pairbus-spark.zip"),
+    ),
 ) -> None:
     """Write an archive of pairbus for Spark's --py-files: all but the local broker.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pairbus.cli.output import (
     format_count,
@@ -23,16 +23,14 @@ from pairbus.syphon.report import OPERATIONS, Report, report_of
 
 
 def report(
-    ledger: Annotated[Path, option("DIR", "The folder of `pairbus syphon --ledger`.")],
-    gap: Annotated[
-        str,
-        option(
-            "DURATION",
-            "Diverted messages of one destination that are further apart than this belong to "
-            "different outages (default: 10m).",
-        ),
-    ] = "10m",
-    as_json: AS_JSON = False,
+    ledger: Path = option("DIR", "The folder of `pairbus syphon --ledger`.", default=...),
+    gap: str = option(
+        "DURATION",
+        "Diverted messages of one destination that are further apart than this belong to "
+        "different outages (default: 10m).",
+        default="10m",
+    ),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Report what a syphon's ledger holds: messages, waiting times, outages and operations.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
@@ -46,21 +46,19 @@ _FAILED: Final = 1
 def status(
     *,
     pair: ObserveOptions,
-    peek: Annotated[
-        int,
-        option(
-            "N",
-            "Number of messages to peek at in each backlog queue, to count their destinations "
-            "(default: 100).",
-            min=0,
-            max=100_000,
-        ),
-    ] = 100,
-    timeout: Annotated[
-        str, option("DURATION", "How long to wait for an answer (default: 10s).")
-    ] = "10s",
+    peek: int = option(
+        "N",
+        "Number of messages to peek at in each backlog queue, to count their destinations "
+        "(default: 100).",
+        min=0,
+        max=100_000,
+        default=100,
+    ),
+    timeout: str = option(
+        "DURATION", "How long to wait for an answer (default: 10s).", default="10s"
+    ),
     watching: WatchOptions,
-    as_json: AS_JSON = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Show both namespaces of a pair, the backlog, and what clients and syphons report.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 from azure.core.exceptions import AzureError
 
@@ -33,7 +33,7 @@ from pairbus.cli.pair.targets import (
     parse_pair,
     some_entities,
 )
-from pairbus.cli.shared_options import AS_JSON, flag, flatten_options, option
+from pairbus.cli.shared_options import AS_JSON, flag, flatten_options, option, option_group
 from pairbus.cli.signals import graceful_stop
 from pairbus.cli.target import Target, why_unreachable
 from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra
@@ -60,63 +60,46 @@ _MASTER: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class JobOptions:
-    master: Annotated[
-        str | None,
-        option(
-            "URL",
-            "Spark's master: the URL of a cluster, or local[N,4] (default: local[5,4], or the "
-            "master of spark-submit).",
-        ),
-    ] = None
-    once: Annotated[bool, flag("End when nothing more can be brought home.", "--once")] = False
-    ledger: Annotated[
-        Path | None, option("DIR", "Folder for a ledger of all messages, in Parquet files.")
-    ] = None
-    ledger_messages: Annotated[
-        bool,
-        flag(
-            "Also write a line for each message to the ledger, before it leaves the backlog.",
-            "--ledger-messages",
-        ),
-    ] = False
-    keep_ttl_running: Annotated[
-        bool,
-        flag(
-            "Keep the time to live of a message running while it waits in the backlog. "
-            "Without this option, it starts again when the message is brought home.",
-            "--keep-ttl-running",
-        ),
-    ] = False
-    shares: Annotated[
-        int,
-        option(
-            "N",
-            "Tasks for each backlog queue (default: 1). With more than one, messages may "
-            "arrive out of order.",
-            min=1,
-        ),
-    ] = 1
-    metrics_port: Annotated[
-        int | None,
-        option(
-            "PORT",
-            "Serve Prometheus metrics on this port; 0 lets the system choose one.",
-            min=0,
-            max=65535,
-        ),
-    ] = None
-    metrics_host: Annotated[
-        str,
-        option(
-            "ADDRESS", "Address for --metrics-port (default: 127.0.0.1); 0.0.0.0 for all addresses."
-        ),
-    ] = "127.0.0.1"
+    master: str | None = option(
+        "URL",
+        "Spark's master: the URL of a cluster, or local[N,4] (default: local[5,4], or the "
+        "master of spark-submit).",
+    )
+    once: bool = flag("End when nothing more can be brought home.", "--once")
+    ledger: Path | None = option("DIR", "Folder for a ledger of all messages, in Parquet files.")
+    ledger_messages: bool = flag(
+        "Also write a line for each message to the ledger, before it leaves the backlog.",
+        "--ledger-messages",
+    )
+    keep_ttl_running: bool = flag(
+        "Keep the time to live of a message running while it waits in the backlog. "
+        "Without this option, it starts again when the message is brought home.",
+        "--keep-ttl-running",
+    )
+    shares: int = option(
+        "N",
+        "Tasks for each backlog queue (default: 1). With more than one, messages may "
+        "arrive out of order.",
+        min=1,
+        default=1,
+    )
+    metrics_port: int | None = option(
+        "PORT",
+        "Serve Prometheus metrics on this port; 0 lets the system choose one.",
+        min=0,
+        max=65535,
+    )
+    metrics_host: str = option(
+        "ADDRESS",
+        "Address for --metrics-port (default: 127.0.0.1); 0.0.0.0 for all addresses.",
+        default="127.0.0.1",
+    )
 
 
 @flatten_options
-def syphon(pair: PairOptions, job_options: JobOptions, as_json: AS_JSON = False) -> None:
+def syphon(pair: PairOptions, job_options: JobOptions, as_json: bool = AS_JSON) -> None:
     """Bring diverted messages home: from the backlog queues to their entities, on Spark.
 
     It runs until Ctrl-C or SIGTERM, and then ends within a few seconds, with nothing left locked.

@@ -8,12 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
 
 from pairbus.cli.administration import administration_client
 from pairbus.cli.http import metrics_url
 from pairbus.cli.output import format_count
-from pairbus.cli.shared_options import option
+from pairbus.cli.shared_options import option, option_group
 from pairbus.cli.target import ENVIRONMENT, Target, parse_target, split_targets
 from pairbus.errors import UsageError
 from pairbus.fast.address import Address
@@ -21,47 +20,32 @@ from pairbus.fast.address import Address
 ENTITIES_MAX = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class PairOptions:
     # Not typer's `envvar`: that would split the variable at every space, also inside of a
     # connection string with a shared access signature.
-    primary: Annotated[
-        list[str] | None,
-        option(
-            "TEXT",
-            "Connection string of the primary, or its host name, to log in without a key "
-            f"(default: {ENVIRONMENT}). Repeat it for each primary that has its "
-            "backlog on this secondary; in the variable, separate them by spaces.",
-        ),
-    ] = None
-    secondary: Annotated[
-        str | None,
-        option(
-            "TEXT",
-            "Connection string or host name of the secondary (default: PAIRBUS_SECONDARY).",
-            envvar="PAIRBUS_SECONDARY",
-            show_envvar=False,
-        ),
-    ] = None
-    primary_name: Annotated[
-        list[str] | None,
-        option(
-            "NAME",
-            "Name of the primary in the paths of its backlog queues; repeat it for each "
-            "primary, in the same order (default: the first label of the primary's host).",
-        ),
-    ] = None
-    primary_ca_file: Annotated[
-        list[Path] | None,
-        option(
-            "FILE",
-            "Certificate authority of the primary; repeat it for each primary, or give one "
-            "for all.",
-        ),
-    ] = None
-    secondary_ca_file: Annotated[
-        Path | None, option("FILE", "Certificate authority of the secondary.")
-    ] = None
+    primary: list[str] | None = option(
+        "TEXT",
+        "Connection string of the primary, or its host name, to log in without a key "
+        f"(default: {ENVIRONMENT}). Repeat it for each primary that has its "
+        "backlog on this secondary; in the variable, separate them by spaces.",
+    )
+    secondary: str | None = option(
+        "TEXT",
+        "Connection string or host name of the secondary (default: PAIRBUS_SECONDARY).",
+        envvar="PAIRBUS_SECONDARY",
+        show_envvar=False,
+    )
+    primary_name: list[str] | None = option(
+        "NAME",
+        "Name of the primary in the paths of its backlog queues; repeat it for each "
+        "primary, in the same order (default: the first label of the primary's host).",
+    )
+    primary_ca_file: list[Path] | None = option(
+        "FILE",
+        "Certificate authority of the primary; repeat it for each primary, or give one for all.",
+    )
+    secondary_ca_file: Path | None = option("FILE", "Certificate authority of the secondary.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,20 +57,17 @@ class PairTargets:
     """The names of all primaries, including those that are not given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_group
 class ObserveOptions(PairOptions):
     """The pair to look at, and its processes."""
 
-    metrics: Annotated[
-        list[str] | None,
-        option(
-            "URL",
-            "Prometheus metrics of a client or a syphon; repeat it for each (default: "
-            "PAIRBUS_METRICS, separated by spaces).",
-            envvar="PAIRBUS_METRICS",
-            show_envvar=False,
-        ),
-    ] = None
+    metrics: list[str] | None = option(
+        "URL",
+        "Prometheus metrics of a client or a syphon; repeat it for each (default: "
+        "PAIRBUS_METRICS, separated by spaces).",
+        envvar="PAIRBUS_METRICS",
+        show_envvar=False,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
