@@ -204,7 +204,7 @@ def test_administration_waits_for_the_end_of_a_hang(broker, admin):
 
 
 def test_administration_gets_no_answer_where_all_is_dropped(broker, admin):
-    fault = broker.faults.unreachable(mode="drop", seconds=5)
+    fault = broker.faults.unreachable(mode="drop", seconds=1)
     with pytest.raises(HttpResponseError) as raised:
         admin.get_queue("orders")
     assert (raised.value.status_code, fault.state) == (503, "over")

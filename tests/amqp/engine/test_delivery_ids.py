@@ -124,20 +124,6 @@ def test_a_refusal_is_what_is_said_in_whatever_order_they_are_decided(peer, orde
     assert peer.said() == [(5, REJECTED)]
 
 
-def test_a_repeat_on_another_link_waits_for_the_first(peer):
-    first, second = peer.send(5, handle=0), peer.send(5, handle=1)
-    second.delivery.accept()
-    assert peer.said() == []
-    first.delivery.accept()
-    assert peer.said() == [(5, ACCEPTED)]
-
-
-def test_an_id_that_was_answered_may_come_again(peer):
-    for _ in range(3):
-        peer.send(5).delivery.accept()
-        assert peer.said() == [(5, ACCEPTED)]
-
-
 def test_a_message_of_three_frames_may_bear_three_ids(peer):
     assert peer.send(5, b"a", more=True) is None
     other = peer.send(5, b"other", handle=1)

@@ -448,21 +448,6 @@ def test_the_format_is_found_however_it_is_encoded(pair, performative):
     assert [(event.data, event.message_format) for event in events] == [(b"batch", BATCH_FORMAT)]
 
 
-NOT_BATCHES = {
-    "a tag that looks like the mark": b"\x00\x53\x14\xc0\x0b\x04\x43\x43\xa0\x05" + MARK + b"\x43",
-    "no format, but a body that looks like it": b"\x00\x53\x14\xc0\x06\x03" + FIELDS + MARK,
-}
-
-
-@pytest.mark.parametrize("body", NOT_BATCHES.values(), ids=NOT_BATCHES)
-def test_what_only_looks_like_a_batch_is_none(pair, body):
-    pair.sending_to_server()
-
-    (event,) = pair.server.receive((len(body) + 8).to_bytes(4) + HEAD + body)
-
-    assert event.message_format == 0
-
-
 HEARTBEAT = b"\0\0\0\x08" + HEAD
 
 
@@ -1076,14 +1061,6 @@ def test_free_may_be_called_in_any_state_and_twice():
             assert engine.data_to_send() == b""
             assert engine.tick(now=1.0) is None
             engine.close()
-
-
-def test_an_engine_that_nobody_freed_is_collected():
-    pair = Pair().open()
-    sender, _ = pair.sending_to_server()
-    sender.send(b"t", b"m")
-    del pair, sender
-    gc.collect()
 
 
 def test_a_client_cannot_use_a_connection_that_is_over(pair):

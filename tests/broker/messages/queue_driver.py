@@ -3,35 +3,28 @@
 The rules, what may happen to them, are in `test_queue_model.py`.
 """
 
-import shutil
 from datetime import timedelta
-from itertools import count
 
-import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+from hypothesis.stateful import initialize, invariant
 
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.durations import INFINITE, milliseconds
-from pairbus.broker.messages import window as window_module
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
+from tests.broker.messages.machine import WorldMachine
 from tests.broker.messages.plain_queue import PlainQueue
-from tests.broker.world import World, application_properties, encoded, scratch_folder
+from tests.broker.world import application_properties, encoded
 
 LOCK_MS = 30_000
 DELIVERIES_MAX = 2
 KINDS = {"main": MailboxKind.MAIN, "dead": MailboxKind.DEAD_LETTER}
 
 
-class QueueDriver(RuleBasedStateMachine):
+class QueueDriver(WorldMachine):
     def __init__(self):
         super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.folder = scratch_folder()
-        self.tags = count(1)
         self.locks = []  # (box, lock) of all that was ever lent, the stale ones too
         self.acknowledged = 0
-        self.world = None
 
     @initialize(
         ttl=st.sampled_from([INFINITE, INFINITE, timedelta(seconds=60)]),
@@ -41,9 +34,6 @@ class QueueDriver(RuleBasedStateMachine):
         is_large=st.booleans(),
     )
     def open(self, ttl, dead_letters_expired, looks_for_duplicates, room, is_large):
-        # A window of a few messages has the same edges as one of a thousand.
-        self.patch.setattr(window_module, "COUNT_MAX", room)
-        self.patch.setattr(window_module, "READ_COUNT", room // 2)
         description = QueueDescription(
             name="q",
             lock_duration=timedelta(milliseconds=LOCK_MS),
@@ -53,7 +43,7 @@ class QueueDriver(RuleBasedStateMachine):
             requires_duplicate_detection=looks_for_duplicates,
             duplicate_detection_history_time_window=timedelta(seconds=60),
         )
-        self.world = World(self.folder / "data", description)
+        self.open_world(description, room=room, read_count=room // 2)
         self.model = PlainQueue(
             lock_ms=LOCK_MS,
             deliveries_max=DELIVERIES_MAX,
@@ -64,17 +54,7 @@ class QueueDriver(RuleBasedStateMachine):
         self.standing = None
         self.is_large = is_large  # the broker does not keep the bytes of what is locked
 
-    def teardown(self):
-        if self.world is not None:
-            self.world.end()
-        shutil.rmtree(self.folder)
-        self.patch.undo()
-
     # helpers
-
-    @property
-    def now_ms(self):
-        return self.world.now_ms
 
     def draw_lock(self, data):
         """Mostly one that counts; stale ones are many, and all alike."""

@@ -1,21 +1,19 @@
 """A real queue with sessions against a plain model: who holds what, in which order, till when."""
 
-import shutil
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
 from uuid import UUID
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
 
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.message import guid
-from pairbus.broker.messages import window as window_module
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
-from tests.broker.world import Receiver, World, encoded, scratch_folder
+from tests.broker.messages.machine import WorldMachine
+from tests.broker.world import Receiver, encoded
 
 LOCK_MS = 30_000
 DELIVERIES_MAX = 2
@@ -41,21 +39,16 @@ class Held:
     tokens: dict[bytes, int] = field(default_factory=dict)
 
 
-class SessionMachine(RuleBasedStateMachine):
+class SessionMachine(WorldMachine):
     def __init__(self):
         super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(window_module, "COUNT_MAX", 3)
-        self.patch.setattr(window_module, "READ_COUNT", 2)
-        self.folder = scratch_folder()
         description = QueueDescription(
             name="q",
             requires_session=True,
             lock_duration=timedelta(milliseconds=LOCK_MS),
             max_delivery_count=DELIVERIES_MAX,
         )
-        self.world = World(self.folder / "data", description)
-        self.tags = count(1)
+        self.open_world(description)
         self.steps = count(1)
         self.locks = []
         # the model
@@ -67,16 +60,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.free_since = {}  # session -> step; it has messages, and nobody holds it
         self.last = 0
 
-    def teardown(self):
-        self.world.end()
-        shutil.rmtree(self.folder)
-        self.patch.undo()
-
     # the model's own steps
-
-    @property
-    def now_ms(self):
-        return self.world.now_ms
 
     def of_session(self, name):
         return [

@@ -4,24 +4,22 @@ The plain one knows nothing of files: a subscription is a list of copies. After 
 the counters and the references of shared bodies must say what it says.
 """
 
-import shutil
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from itertools import count
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from pairbus.broker.entities.descriptions import QueueDescription
-from pairbus.broker.messages import window as window_module
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from pairbus.broker.rules import CorrelationFilter, FalseFilter
 from pairbus.broker.storage import store as store_module
 from tests.broker.messages import topic_world
+from tests.broker.messages.machine import WorldMachine
 from tests.broker.messages.topic_world import at, body_of, check_file, shared_bodies, sub, topic
-from tests.broker.world import World, application_properties, encoded, scratch_folder
+from tests.broker.world import application_properties, encoded
 
 pytestmark = pytest.mark.req("B-08")
 
@@ -166,33 +164,19 @@ class PlainTopic:
                     one.dead_letter(message, "TTLExpiredException")
 
 
-class TopicMachine(RuleBasedStateMachine):
+class TopicMachine(WorldMachine):
     def __init__(self):
         super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(window_module, "COUNT_MAX", 3)
-        self.patch.setattr(window_module, "READ_COUNT", 2)
         self.patch.setattr(store_module, "GARBAGE_ROWS", 2)
-        self.folder = scratch_folder()
-        self.world = World(self.folder / "data", topic(), QueueDescription(name="q"))
+        self.open_world(topic(), QueueDescription(name="q"))
         self.world.queues = ()  # from now on the file alone knows
         self.model = PlainTopic()
-        self.tags = count(1)
 
     def teardown(self):
         try:
             self.check_that_nothing_is_left()
         finally:
-            self.put_away()
-
-    def put_away(self):
-        self.world.end()
-        shutil.rmtree(self.folder)
-        self.patch.undo()
-
-    @property
-    def now_ms(self):
-        return self.world.now_ms
+            super().teardown()
 
     def draw_name(self, data):
         return data.draw(st.sampled_from(sorted(self.model.subscriptions)))
