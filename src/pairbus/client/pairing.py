@@ -160,6 +160,10 @@ class PairingCore:
             )
         # By backlog queue: when to retry a connection that could not be opened in advance.
         self._ready_retry_at: dict[str, float] = {}
+        self.make_parts()
+
+    def make_parts(self) -> None:
+        """The shell makes its pool and its background worker."""
 
     # --- what an application sees -----------------------------------------------------------------
 

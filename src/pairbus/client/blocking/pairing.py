@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from azure.servicebus import ServiceBusClient
 
@@ -17,15 +17,11 @@ from pairbus.client.blocking.pool import ConnectionPool, PromptSender
 from pairbus.client.outbox_file import OutboxFile
 from pairbus.client.pairing import PairingCore
 from pairbus.client.route.plans import BackgroundTask, Ping
-from pairbus.client.sdk.backlog_queues import BacklogQueues
 from pairbus.client.state import state_of
-from pairbus.client.steps import run
+from pairbus.client.steps import Result, run
 from pairbus.client.timing import GRACE_SECONDS
-from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
 logger = logging.getLogger("pairbus.client")
-
-Result = TypeVar("Result")
 
 
 class Pairing(PairingCore):
@@ -35,18 +31,10 @@ class Pairing(PairingCore):
     sdk_client = ServiceBusClient
     sender_class = PromptSender
 
-    def __init__(
-        self,
-        client: ServiceBusClient,
-        options: SendAvailabilityPairedNamespaceOptions,
-        backlog: BacklogQueues,
-        *,
-        paired_sender_class: Any = None,
-    ) -> None:
-        super().__init__(client, options, backlog, paired_sender_class=paired_sender_class)
+    def make_parts(self) -> None:
         self.pool = ConnectionPool(
             lambda queue: self.new_sender(self.secondary_client, queue),
-            client=options.messaging_factory,
+            client=self.options.messaging_factory,
             clock=self.clock,
         )
         self.worker = BackgroundWorker(
