@@ -3,6 +3,7 @@ SDK that never connect, a clock that is set by hand, and stand-ins for senders o
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -100,6 +101,20 @@ class NoConnections:
 
     def trim(self, *, keep: frozenset[str]) -> None:
         self.kept = keep
+
+
+def run_in_threads(work: Callable[[], None], count: int = 8) -> None:
+    """So many at once, which switch as often as Python allows."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def outage() -> ServiceBusConnectionError:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from pairbus.client.observers import Observers
 from pairbus.errors import OptionsError
 from pairbus.events import Closed, Event, Recovered
+from tests.client.fakes import run_in_threads
 
 ONE = Recovered(namespace="contoso", path="orders")
 TWO = Closed(namespace="contoso")
@@ -156,27 +155,17 @@ def test_what_would_have_to_be_awaited_is_refused() -> None:
 def test_observers_added_by_many_threads_are_all_notified() -> None:
     seen: list[int] = []
     watched = observers_of()
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=_register, args=(watched, seen)) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
 
+    def register() -> None:
+        for number in range(50):
+            ended = watched.add(lambda event: seen.append(-1))
+            watched.add(lambda event, number=number: seen.append(number))
+            ended()
+
+    run_in_threads(register)
     watched.notify([ONE])
 
     assert len(seen) == 8 * 50
-
-
-def _register(watched: Observers, seen: list[int]) -> None:
-    for number in range(50):
-        ended = watched.add(lambda event: seen.append(-1))
-        watched.add(lambda event, number=number: seen.append(number))
-        ended()
 
 
 def test_an_observer_that_cannot_watch_sends_harms_nobody(

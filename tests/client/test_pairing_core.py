@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import weakref
 from datetime import UTC, datetime, timedelta
@@ -31,7 +30,7 @@ from pairbus.events import (
     Throttled,
 )
 from pairbus.telemetry.sends import SendTotals
-from tests.client.fakes import Clock, busy, outage, pairing_of
+from tests.client.fakes import Clock, busy, outage, pairing_of, run_in_threads
 
 PATH = "orders"
 
@@ -277,16 +276,7 @@ def test_threads_that_fail_at_once_fail_the_entity_over_once(clock: Clock) -> No
         again.append(pairing.failed(PATH, plan, outage()))
         pairing.sent(PATH, to_backlog(pairing), count=1)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=fail) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    run_in_threads(fail)
 
     assert again == [True] * 8
     assert [type(event) for event in events].count(FailedOver) == 1

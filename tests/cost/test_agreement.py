@@ -8,15 +8,15 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AsyncAdministrationClient,
 )
-from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient, aio
+from pairbus import SendAvailabilityPairedNamespaceOptions, aio
 from pairbus.broker import Broker
 from pairbus.cost.meter import Tally
 from pairbus.fast.address import Address
 from pairbus.syphon.job import Job
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.runner import InProcessRunner
+from tests.cost.pair import paired
 from tests.waiting import wait_until
 
 SMALL, LARGE = 100, 70_000
@@ -45,20 +45,8 @@ def outage():
     """A pair's day: before, in and after an outage; then the syphon, and an application that
     receives. What each has counted."""
     with Broker(queues=["orders"], name="east") as east, Broker(name="west") as west:
-        primary = ServiceBusClient.from_connection_string(east.connection_string, retry_total=0)
-        secondary = ServiceBusClient.from_connection_string(west.connection_string)
-        manager = ServiceBusAdministrationClient.from_connection_string(
-            west.connection_string, connection_verify=str(west.ca_file)
-        )
-        options = SendAvailabilityPairedNamespaceOptions(
-            manager,
-            secondary,
-            backlog_queue_count=2,
-            failover_interval=timedelta(0),
-            ping_primary_interval=timedelta(seconds=1),
-        )
-        with primary, secondary, manager:
-            primary.pair_namespace(options)
+        settings = {"backlog_queue_count": 2, "ping_primary_interval": timedelta(seconds=1)}
+        with paired(east, west, **settings) as primary:
             queues = primary.pairing.status().backlog_queues
             with primary.get_queue_sender("orders") as sender:
                 send_all_kinds(sender)

@@ -2,20 +2,18 @@
 
 import threading
 import urllib.request
-from datetime import timedelta
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.management import ServiceBusAdministrationClient
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
-from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 from pairbus.broker import Broker
 from pairbus.syphon.job import Job
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.runner import InProcessRunner
 from pairbus.telemetry.prometheus import PrometheusObserver
+from tests.cost.pair import paired
 from tests.syphon.stage import Stage, backlog_names, numbered
 
 
@@ -44,29 +42,19 @@ def served():
 @pytest.mark.req("M-01")
 def test_brokers_and_client_are_scraped_during_an_outage(served):
     observer, port = served
-    with Broker(queues=["orders"], name="east") as east, Broker(name="west") as west:
-        primary = ServiceBusClient.from_connection_string(east.connection_string, retry_total=0)
-        secondary = ServiceBusClient.from_connection_string(west.connection_string)
-        manager = ServiceBusAdministrationClient.from_connection_string(
-            west.connection_string, connection_verify=str(west.ca_file)
-        )
-        options = SendAvailabilityPairedNamespaceOptions(
-            manager,
-            secondary,
-            backlog_queue_count=1,
-            failover_interval=timedelta(0),
-            observers=[observer],
-        )
-        with primary, secondary, manager:
-            primary.pair_namespace(options)
-            [backlog] = primary.pairing.status().backlog_queues
-            with primary.get_queue_sender("orders") as sender:
-                sender.send_messages(ServiceBusMessage("before"))
-                with east.faults.cannot_send("orders"):
-                    sender.send_messages([ServiceBusMessage("in") for _ in range(3)])
+    with (
+        Broker(queues=["orders"], name="east") as east,
+        Broker(name="west") as west,
+        paired(east, west, backlog_queue_count=1, observers=[observer]) as primary,
+        primary.get_queue_sender("orders") as sender,
+    ):
+        [backlog] = primary.pairing.status().backlog_queues
+        sender.send_messages(ServiceBusMessage("before"))
+        with east.faults.cannot_send("orders"):
+            sender.send_messages([ServiceBusMessage("in") for _ in range(3)])
 
-                    ours, there = scraped(port), scraped(east.port)
-                    helper = scraped(west.port)
+            ours, there = scraped(port), scraped(east.port)
+            helper = scraped(west.port)
 
     # By backlog_queue or entity, namespace, and operation or state.
     assert ours["pairbus_failed_over", "orders", "localhost"] == 1

@@ -13,11 +13,17 @@ from collections.abc import Iterator
 import pytest
 
 from tests.pairing.namespaces import Backstage, NamespaceProcess
-from tests.pairing.shells import AsyncioShell, Shell, asyncio_shell, shell
+from tests.pairing.shells import AsyncioShell, Shell, SyncShell
 from tests.pairing.world import World, together
 
 _numbers = itertools.count()
-__all__ = ["asyncio_shell", "shell"]
+
+
+@pytest.fixture(scope="session")
+def asyncio_shell() -> Iterator[AsyncioShell]:
+    shell = AsyncioShell()
+    yield shell
+    shell.close()
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +45,11 @@ def namespaces(
     for namespace in pair:
         namespace.stop()
         assert "Traceback" not in namespace.log.read_text(), namespace.log.read_text()
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def shell(request: pytest.FixtureRequest, asyncio_shell: AsyncioShell) -> Shell:
+    return asyncio_shell if request.param == "asyncio" else SyncShell()
 
 
 @pytest.fixture

@@ -6,12 +6,10 @@ its own, so that its background tasks are alive between calls, as in an applicat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Protocol
 
 import azure.servicebus as plain
 import azure.servicebus.aio as plain_aio
-import pytest
 from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AsyncAdministrationClient,
 )
@@ -96,18 +94,3 @@ class AsyncioShell(shells.AsyncioShell):
 def bare(value: Any) -> Any:
     """What an application would hold."""
     return value.target if isinstance(value, Blocking) else value
-
-
-# For the conftest of a folder whose tests run with both clients.
-
-
-@pytest.fixture(scope="session")
-def asyncio_shell() -> Iterator[AsyncioShell]:
-    shell = AsyncioShell()
-    yield shell
-    shell.close()
-
-
-@pytest.fixture(params=["sync", "asyncio"])
-def shell(request: pytest.FixtureRequest, asyncio_shell: AsyncioShell) -> Shell:
-    return asyncio_shell if request.param == "asyncio" else SyncShell()

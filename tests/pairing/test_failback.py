@@ -137,38 +137,32 @@ def test_a_topic_takes_a_ping_and_no_subscription_sees_it(world):
     assert ids(world.backlog(topic)) == ["diverted"]
 
 
-@pytest.mark.req("G-02")
-def test_a_ping_that_is_refused_for_good_leaves_the_entity_failed_over(world):
+@pytest.mark.req("G-01", "G-02")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "error", "condition": "amqp:unauthorized-access", "on": ["send", "attach"]},
+        # A busy entity would throttle the sends, too: they are better off where they are.
+        {"kind": "throttle"},
+    ],
+    ids=lambda fault: fault["kind"],
+)
+def test_a_ping_that_is_refused_leaves_the_entity_failed_over(world, fault):
     queue = world.queue()
     client = world.pair(ping_primary_interval=SECOND)
     sender = world.sender(client, queue)
     with world.primary.fault("cannot_send", queue):
         world.send(sender, "1")
-        refused = world.primary.fault(
-            "error", queue, condition="amqp:unauthorized-access", on=["send", "attach"]
-        )
+        refused = world.primary.fault(entity=queue, **fault)
     pings = world.wait_for(PingSent, count=2)
     assert refused.hits >= 1
     assert not any(ping.answered for ping in pings)
     assert all(isinstance(ping.error, ServiceBusError) for ping in pings)
     world.send(sender, "2")
-    world.check(queue, backlog=["1", "2"])
-
-
-@pytest.mark.req("G-01")
-def test_a_throttled_ping_is_not_answered(world):
-    """A busy entity would throttle the sends, too: they are better off where they are."""
-    queue = world.queue()
-    client = world.pair(ping_primary_interval=SECOND)
-    sender = world.sender(client, queue)
-    with world.primary.fault("cannot_send", queue):
-        world.send(sender, "1")
-        with world.primary.fault("throttle", queue):
-            world.wait_for(PingSent, count=2)
-    assert not any(ping.answered for ping in world.events_of(PingSent)[:2])
+    refused.clear()
     world.wait_for(FailedBack)
-    world.send(sender, "2")
-    world.check(queue, primary=["2"], backlog=["1"])
+    world.send(sender, "3")
+    world.check(queue, primary=["3"], backlog=["1", "2"])
 
 
 @pytest.mark.req("G-01")
@@ -200,7 +194,7 @@ def test_a_ping_into_silence_harms_nobody(world, mode):
         client,
         ping_primary_interval=SECOND,
         ping_mode=mode,
-        send_timeout=2 * SECOND,
+        send_timeout=SECOND,
         failover_interval=AT_ONCE,
     )
     senders = [client.get_queue_sender(queue) for queue in (silent, failed)]
@@ -208,7 +202,7 @@ def test_a_ping_into_silence_harms_nobody(world, mode):
         world.send(senders[0], "1")
         world.send(senders[1], "2")
         for queue in (silent, failed):
-            world.wait_for(PingSent, queue, count=2)
+            world.wait_for(PingSent, queue)
         world.send(senders[0], "3")
         assert world.entity(client, silent).failures == 1, "no second attempt on the primary"
         began = time.monotonic()
@@ -223,23 +217,8 @@ def test_a_ping_into_silence_harms_nobody(world, mode):
 
 
 @pytest.mark.req("F-09", "R-02")
-def test_the_primary_takes_new_messages_before_the_old_ones_are_home(world):
-    queue = world.queue()
-    client = world.pair()
-    sender = world.sender(client, queue)
-    with world.primary.fault("cannot_send", queue):
-        world.send(sender, "1", "2")
-    client.pairing.mark_path_healthy(queue)
-    world.send(sender, "3")
-    world.check(queue, primary=["3"], backlog=["1", "2"])
-    world.bring_home(queue)
-    found = [str(message) for message in world.primary.peek(queue)]
-    assert found[0] == "3", "order across a failover is not kept"
-    assert sorted(found) == ["1", "2", "3"]
-
-
-@pytest.mark.req("F-09", "R-02")
 def test_order_is_not_kept_in_a_session_whose_state_stays_on_the_primary(world):
+    """The primary accepts new messages before the old ones are home."""
     queue = world.queue(requires_session=True)
     client = world.pair()
     sender = world.sender(client, queue)

@@ -93,18 +93,6 @@ def test_queues_that_exist_are_used_as_they_are_and_others_left_alone(world, cap
         assert has == had
 
 
-@pytest.mark.req("A-01")
-def test_the_primary_is_not_needed_for_pairing(world):
-    queue = world.queue()
-    client = world.client()
-    world.primary.kill()
-    world.pair(client)
-    with client.get_queue_sender(queue) as sender:
-        world.send(sender, "diverted")
-    world.primary.start()
-    world.check(queue, backlog=["diverted"])
-
-
 @pytest.mark.req("A-03", "X-01")
 @pytest.mark.parametrize("connections", ["ready", "lazy"])
 def test_the_secondarys_client_may_be_the_plain_sdks(world, connections):

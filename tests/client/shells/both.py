@@ -1,27 +1,24 @@
-"""The parts of the two shells under one interface: asyncio's run on a loop in a thread of its own,
-and are called like their blocking counterparts, from any thread."""
+"""The two shells of `tests/pairing/shells.py`, with their parts: asyncio's are called like their
+blocking counterparts, from any thread."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
-import pairbus
-import pairbus.aio
 import pairbus.client.aio.background as aio_background
 import pairbus.client.aio.pool as aio_pool
 import pairbus.client.aio.sender as aio_sender
 import pairbus.client.blocking.background as blocking_background
 import pairbus.client.blocking.pool as blocking_pool
 import pairbus.client.blocking.sender as blocking_sender
-from tests.client import fakes
 from tests.client.fakes import StandIn
-
-HANG_SECONDS = 60.0
+from tests.interop.shells import HANG_SECONDS, Blocking
+from tests.pairing.shells import AsyncioShell, SyncShell
 
 
 class AsyncStandIn(StandIn):
@@ -60,38 +57,16 @@ class Work:
 Make = Callable[[str], Any]
 
 
-class Side(Protocol):
-    """A shell's parts, under the blocking names."""
-
-    name: str
-    stand_in: type[StandIn]
+class SyncSide(SyncShell):
+    stand_in = StandIn
     """In place of the SDK's senders."""
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call it, and wait until it is done."""
-
-    def pool(self, make: Make, clock: Callable[[], float], client: Any = None) -> Any: ...
-
-    def client(self, connection_string: str = fakes.PRIMARY) -> Any:
-        """One of ours, that never connects."""
-
-    def lock(self, path: str) -> Any: ...
-
-    def worker(self, take_due: Callable[[], Any], work: Work) -> Any: ...
-
-
-class SyncSide:
-    name = "sync"
-    stand_in = StandIn
-
-    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
     def pool(self, make: Make, clock: Callable[[], float], client: Any = None) -> Any:
         return blocking_pool.ConnectionPool(make, client=client, clock=clock)
-
-    def client(self, connection_string: str = fakes.PRIMARY) -> Any:
-        return pairbus.ServiceBusClient.from_connection_string(connection_string)
 
     def lock(self, path: str) -> Any:
         return blocking_sender.SenderLock(path)
@@ -107,39 +82,15 @@ class SyncSide:
         )
 
 
-class AsyncioSide:
-    name = "asyncio"
+class AsyncioSide(AsyncioShell):
     stand_in = AsyncStandIn
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="asyncio-side")
-        self._thread.start()
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-
-    def begin(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
-
-    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        async def run() -> Any:
-            result = function(*args, **kwargs)
-            return await result if asyncio.iscoroutine(result) else result
-
-        return self.begin(run()).result(HANG_SECONDS)
 
     def pool(self, make: Make, clock: Callable[[], float], client: Any = None) -> Any:
         made = self.call(aio_pool.ConnectionPool, make, client=client, clock=clock)
-        return Bound(made, self)
-
-    def client(self, connection_string: str = fakes.PRIMARY) -> Any:
-        return self.call(pairbus.aio.ServiceBusClient.from_connection_string, connection_string)
+        return Blocking(made, self)
 
     def lock(self, path: str) -> Any:
-        return Bound(self.call(aio_sender.SenderLock, path), self)
+        return Blocking(self.call(aio_sender.SenderLock, path), self)
 
     def worker(self, take_due: Callable[[], Any], work: Work) -> Any:
         async def perform(task: Any) -> None:
@@ -155,21 +106,10 @@ class AsyncioSide:
             take_due=take_due,
             perform=perform,
         )
-        return Bound(made, self)
+        return Blocking(made, self)
 
 
-class Bound:
-    """An object whose methods are called on the loop."""
-
-    def __init__(self, target: Any, side: AsyncioSide) -> None:
-        self.target = target
-        self._side = side
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self.target, name)
-        if callable(value):
-            return lambda *args, **kwargs: self._side.call(value, *args, **kwargs)
-        return value
+Side = SyncSide | AsyncioSide
 
 
 class Others:

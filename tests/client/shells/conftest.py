@@ -1,4 +1,4 @@
-"""Fixtures for the two shells: every test that asks for a `side` runs in both."""
+"""Fixtures for the two shells: every test that asks for a `side` or a `stage` runs in both."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ import pytest
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from tests.client.shells.both import AsyncioSide, Others, Side, SyncSide
 from tests.client.shells.stage import Stage
-from tests.pairing.shells import AsyncioShell, Shell, SyncShell, asyncio_shell, shell
-
-__all__ = ["asyncio_shell", "shell"]
 
 
 @pytest.fixture(scope="session")
@@ -42,22 +39,22 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def stage(shell: Shell, broker: Broker) -> Iterator[Stage]:
-    yield from _staged(shell, broker)
+def stage(side: Side, broker: Broker) -> Iterator[Stage]:
+    yield from _staged(side, broker)
 
 
 @pytest.fixture
-def asyncio_stage(asyncio_shell: AsyncioShell, broker: Broker) -> Iterator[Stage]:
-    yield from _staged(asyncio_shell, broker)
+def asyncio_stage(asyncio_side: AsyncioSide, broker: Broker) -> Iterator[Stage]:
+    yield from _staged(asyncio_side, broker)
 
 
 @pytest.fixture
 def blocking_stage(broker: Broker) -> Iterator[Stage]:
-    yield from _staged(SyncShell(), broker)
+    yield from _staged(SyncSide(), broker)
 
 
-def _staged(shell: Shell, broker: Broker) -> Iterator[Stage]:
-    stage = Stage(shell, broker)
+def _staged(side: Side, broker: Broker) -> Iterator[Stage]:
+    stage = Stage(side, broker)
     yield stage
     for name in ("primary", "secondary"):
         broker[name].faults.clear()

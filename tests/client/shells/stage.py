@@ -17,13 +17,13 @@ from typing import Any
 from pairbus.broker import Broker
 from pairbus.broker.server import Endpoint
 from pairbus.events import Event
-from tests.pairing.shells import AsyncioShell, Shell
+from tests.client.shells.both import AsyncioSide, Side
 
 _numbers = itertools.count()
 
 
 class Stage:
-    def __init__(self, shell: Shell, broker: Broker) -> None:
+    def __init__(self, shell: Side, broker: Broker) -> None:
         self.shell = shell
         self.broker = broker
         self.name = f"stage{next(_numbers)}"
@@ -86,9 +86,7 @@ class Stage:
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """What is not under the blocking names: where the shell runs its own."""
-        if isinstance(self.shell, AsyncioShell):
-            return self.shell.call(function, *args)
-        return function(*args)
+        return self.shell.call(function, *args)
 
     def sender(self, client: Any, path: str = "orders") -> Any:
         """One that is closed in the end: the SDK forgets those that nobody has any more, with what
@@ -111,7 +109,7 @@ class Stage:
 
     def background(self) -> list[str]:
         """The names of threads and tasks that are ours, or the SDK's."""
-        if isinstance(self.shell, AsyncioShell):
+        if isinstance(self.shell, AsyncioSide):
             return sorted(self.shell.call(_tasks))
         return sorted(
             thread.name

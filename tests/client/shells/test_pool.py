@@ -229,7 +229,7 @@ def test_a_call_that_waits_when_the_pool_closes_gets_an_error(pool: Any, others:
 def test_a_secondary_whose_client_is_closed_gives_no_connections(side: Side, fleet: Fleet) -> None:
     client = side.client(SECONDARY)
     pool = side.pool(fleet, time.monotonic, client)
-    side.call(client.close)
+    client.close()
 
     with pytest.raises(ServiceBusConnectionError, match="secondary's client has been closed"):
         pool.borrow("q", 1.0)

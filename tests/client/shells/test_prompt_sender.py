@@ -81,17 +81,6 @@ def test_a_lost_connection_is_reported_without_waiting_for_the_keep_alive(
     keep_alive_may_end.set()
 
 
-def test_the_keep_alive_ends_with_its_link(stage: Stage) -> None:
-    sender = opened(stage)
-    keeping = keeping_alive(sender)
-    assert is_alive(keeping)
-
-    with stage.outage, pytest.raises(ServiceBusConnectionError):
-        sender.send_messages(MESSAGE)
-
-    wait_until(lambda: not is_alive(keeping), "it ends")
-
-
 def test_nothing_of_a_failed_link_is_left_when_the_sender_is_closed(stage: Stage) -> None:
     before = stage.background()
     sender = opened(stage)
