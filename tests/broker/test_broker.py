@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import socket
 import ssl
 import subprocess
@@ -26,22 +25,8 @@ from pairbus.broker import (
     SubscriptionDescription,
 )
 from pairbus.errors import BrokerError, ConfigError, StartError
+from tests.broker.listening import is_open, socket_count
 from tests.waiting import wait_until
-
-
-def sockets() -> int:
-    links = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            links.append(os.readlink(f"/proc/self/fd/{name}"))
-        except OSError:
-            continue
-    return sum(link.startswith("socket:") for link in links)
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def health(port: int, ca_file: Path | None = None) -> object:
@@ -60,7 +45,7 @@ def health(port: int, ca_file: Path | None = None) -> object:
 
 @pytest.mark.req("X-08")
 def test_a_broker_runs_as_long_as_its_block_and_leaves_nothing() -> None:
-    threads, before = threading.active_count(), sockets()
+    threads, before = threading.active_count(), socket_count()
 
     with Broker(queues=["orders", QueueDescription(name="s", requires_session=True)]) as broker:
         port = broker.port
@@ -74,7 +59,7 @@ def test_a_broker_runs_as_long_as_its_block_and_leaves_nothing() -> None:
     assert threading.active_count() == threads
     assert hanging.recv(10) == b""
     hanging.close()
-    assert sockets() == before
+    assert socket_count() == before
     assert not ca_file.exists()
 
 

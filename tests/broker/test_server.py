@@ -7,15 +7,11 @@ import contextlib
 import itertools
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
-from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
-import uvloop
 from websockets.client import ClientProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
@@ -26,29 +22,10 @@ from pairbus.broker.entities.policies import DEFAULT_KEY, Policy, Right
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.server import Endpoint, Server
 from pairbus.errors import BrokerError, ConfigError, DataFileError, StartError
+from tests.broker.listening import in_a_loop, is_open
 
 OWN = Policy(name="own", key="a key of our own", rights=frozenset(Right))
 LISTEN = Policy(name="listen", key="l", rights=frozenset({Right.LISTEN}))
-
-
-def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs a test as the broker does, on uvloop."""
-
-    @wraps(test)
-    def run(**fixtures: Any) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(120):
-                await test(**fixtures)
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(bounded())
-
-    return run
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def endpoint(*policies: Policy, host: str = "localhost", is_tls_only: bool = False) -> Endpoint:

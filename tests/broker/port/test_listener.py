@@ -11,14 +11,12 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import wraps
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import uvloop
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.uri import parse_uri
@@ -29,6 +27,7 @@ from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.certificates import Certificates
 from pairbus.broker.port.listener import Listener
 from pairbus.broker.port.sockets import listen, look_up
+from tests.broker.listening import in_a_loop
 
 HELLO = b"AMQP\x00\x01\x00\x00"
 HEALTH = b"GET /$health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -158,35 +157,6 @@ async def opened(
     finally:
         await listener.stop(patience_seconds=2)
         assert len(listener.connections) == 0
-
-
-def socket_count() -> int:
-    """The number of open sockets of this process."""
-    targets = []
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            targets.append(os.readlink(f"/proc/self/fd/{name}"))
-    return sum(target.startswith("socket:") for target in targets)
-
-
-def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs a test as the broker does, on uvloop, and checks that nothing is left open."""
-
-    @wraps(test)
-    def run(**fixtures: Any) -> None:
-        before = socket_count()
-
-        async def bounded() -> None:
-            async with asyncio.timeout(120):
-                await test(**fixtures)
-            rest = asyncio.all_tasks() - {asyncio.current_task()}
-            assert not rest
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(bounded())
-        assert socket_count() == before
-
-    return run
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
