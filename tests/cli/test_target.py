@@ -78,12 +78,6 @@ def test_ssl_cert_file_is_used_unless_the_broker_is_trusted_anyway(
     assert parse_target(LOCAL).verify is False
 
 
-def test_names_are_case_insensitive_and_a_signature_is_enough() -> None:
-    target = parse_target("endpoint=sb://h;sharedaccesssignature=SharedAccessSignature sr=a&sig=b")
-
-    assert target.signature.reveal() == "SharedAccessSignature sr=a&sig=b"
-
-
 def test_several_connection_strings_are_split() -> None:
     signed = "Endpoint=sb://h;SharedAccessSignature=SharedAccessSignature sr=a&sig=b"
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, Final, NamedTuple, TextIO, cast
+from typing import Any, Final, NamedTuple, TextIO, cast
 
 import typer
 import typer.main
 
-from pairbus.cli.shared_options import CommandApp, CommandGroup
+from pairbus.cli.shared_options import CommandApp, CommandGroup, flag
 from pairbus.errors import (
     ConfigError,
     OptionsError,
@@ -169,10 +169,7 @@ def _print_version(is_asked_for: bool) -> None:
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
-    ] = False,
+    version: bool = flag("Show the version.", "--version", callback=_print_version, is_eager=True),
 ) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
