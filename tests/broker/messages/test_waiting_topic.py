@@ -29,7 +29,7 @@ def compiled(monkeypatch):
         found.append(filter.expression)
         return compile_filter(filter)
 
-    monkeypatch.setattr(topic_module, "compile_filter", compile_one)
+    monkeypatch.setattr(topic_module.rules, "compile_filter", compile_one)
     clock = SimpleNamespace(thread_time=lambda: len(found) / 1000)
     monkeypatch.setattr(namespace_module, "time", clock)
     return found

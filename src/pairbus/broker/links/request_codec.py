@@ -10,18 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pairbus.amqp.codec.sections import (
-    APPLICATION_PROPERTIES,
-    CORRELATION_ID,
-    MESSAGE_ID,
-    PROPERTIES,
-    REPLY_TO,
-    VALUE,
-    encode_section,
-    read_application_properties,
-    read_property,
-    slice_message,
-)
+from pairbus.amqp.codec import sections
 from pairbus.amqp.codec.types import Described, Int, Long, Symbol
 from pairbus.amqp.codec.values import MalformedMessage, decode, encode, encode_list
 from pairbus.amqp.outcomes import AmqpError
@@ -77,13 +66,13 @@ def refusal(error: AmqpError) -> Reply:
 
 def read_request(data: bytes) -> Request:
     """Raises MalformedMessage."""
-    parts = slice_message(data)
+    parts = sections.slice_message(data)
     bare = parts.bare
-    reply_to = read_property(bare, parts.properties, REPLY_TO)
+    reply_to = sections.read_property(bare, parts.properties, sections.REPLY_TO)
     return Request(
-        message_id=read_property(bare, parts.properties, MESSAGE_ID),
+        message_id=sections.read_property(bare, parts.properties, sections.MESSAGE_ID),
         reply_to=reply_to if isinstance(reply_to, str) else None,
-        properties=read_application_properties(bare, parts.application_properties),
+        properties=sections.read_application_properties(bare, parts.application_properties),
         body=_value_of(bare),
     )
 
@@ -92,7 +81,8 @@ def _value_of(bare: bytes) -> Any:
     offset = 0
     while offset < len(bare):
         section, offset = decode(bare, offset)
-        if isinstance(section, Described) and section.descriptor in (VALUE, "amqp:amqp-value:*"):
+        names = (sections.VALUE, "amqp:amqp-value:*")
+        if isinstance(section, Described) and section.descriptor in names:
             return section.value
     return None
 
@@ -115,12 +105,12 @@ def management_reply(request: Request, reply: Reply) -> bytes:
 
 def _encode(request: Request, status: Mapping[str, Any], body: Any) -> bytes:
     nothing = encode(None)
-    properties = encode_list([nothing] * CORRELATION_ID + [encode(request.message_id)])
+    properties = encode_list([nothing] * sections.CORRELATION_ID + [encode(request.message_id)])
     return b"".join(
         (
-            encode_section(PROPERTIES, properties),
-            encode_section(APPLICATION_PROPERTIES, encode(dict(status))),
-            encode_section(VALUE, encode(body)),
+            sections.encode_section(sections.PROPERTIES, properties),
+            sections.encode_section(sections.APPLICATION_PROPERTIES, encode(dict(status))),
+            sections.encode_section(sections.VALUE, encode(body)),
         )
     )
 

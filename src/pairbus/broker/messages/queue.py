@@ -19,16 +19,7 @@ from pairbus.broker.messages import forwarding, lifecycle
 from pairbus.broker.messages.enqueue import Enqueuer
 from pairbus.broker.messages.entity import Done, Entity, Placements, Runtime, cannot_store
 from pairbus.broker.messages.incoming import IncomingMessage
-from pairbus.broker.messages.lifecycle import (
-    Change,
-    DeadLetter,
-    Defer,
-    MailboxKind,
-    MakeAvailable,
-    Refuse,
-    Remove,
-    Settlement,
-)
+from pairbus.broker.messages.lifecycle import Change, MailboxKind, Settlement
 from pairbus.broker.messages.mailbox import Lock, Mailbox
 from pairbus.broker.messages.sessions import Consumer, MessageSession
 from pairbus.broker.storage.store import Counters, StoredEntity
@@ -196,10 +187,10 @@ class Queue(Entity):
             reason=reason,
             description=description,
         )
-        if properties and not isinstance(decision, Refuse):
+        if properties and not isinstance(decision, lifecycle.Refuse):
             mailbox.load(lock.message)
             decision = self._refusal_of_properties(lock.message, properties) or decision
-        if isinstance(decision, Refuse):
+        if isinstance(decision, lifecycle.Refuse):
             done(decision.error, *arguments)
             return
         self.tally.settle += 1
@@ -219,17 +210,17 @@ class Queue(Entity):
 
     def _refusal_of_properties(
         self, message: Message, properties: Mapping[str, Any]
-    ) -> Refuse | None:
+    ) -> lifecycle.Refuse | None:
         """A receiver must not make a message larger than a sender could."""
         grown = replace(message, lock=None)
         try:
             forwarding.add_properties(grown, properties)
         except (TypeError, ValueError) as error:
             text = f"the properties to modify cannot be stored: {error}"
-            return Refuse(AmqpError("com.microsoft:argument-error", text))
+            return lifecycle.Refuse(AmqpError("com.microsoft:argument-error", text))
         size = message.size + len(grown.bare) - len(message.bare)
         refused = lifecycle.refusal_of_message(self.description, size=size, session_id="")
-        return None if refused is None else Refuse(refused)
+        return None if refused is None else lifecycle.Refuse(refused)
 
     def change(self, mailbox: Mailbox, message: Message, decision: Change, *, now_ms: int) -> None:
         """A change that no client waits for: a lock or a message has expired."""
@@ -246,30 +237,30 @@ class Queue(Entity):
         now_ms: int,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
-        if isinstance(decision, Remove):
+        if isinstance(decision, lifecycle.Remove):
             self.remove(mailbox, [message], done, *arguments)
             return
         if not self.description.enable_batched_operations:
             self.runtime.committer.separate()
         store, counters = self.runtime.store, mailbox.counters
-        if properties or isinstance(decision, DeadLetter):
+        if properties or isinstance(decision, lifecycle.DeadLetter):
             mailbox.load(message)
         before = (message.state, message.delivery_count, message.bare, message.body_id)
         if properties:
             forwarding.add_properties(message, properties)
         placements = Placements()
         match decision:
-            case DeadLetter(reason, description):
+            case lifecycle.DeadLetter(reason, description):
                 # Dead-letter first, delete second: if the first raises, the message is still here.
                 placements = forwarding.dead_letter(
                     self, message, reason, description, now_ms=now_ms
                 )
                 counters.add(message.state, message.size, -1)
                 store.delete(counters, [message])
-            case MakeAvailable(count) | Defer(count):
+            case lifecycle.MakeAvailable(count) | lifecycle.Defer(count):
                 counters.add(message.state, message.size, -1)
                 message.delivery_count = count
-                if isinstance(decision, Defer):
+                if isinstance(decision, lifecycle.Defer):
                     message.state = int(MessageState.DEFERRED)
                 counters.add(message.state, message.size)
                 if properties:
@@ -300,7 +291,7 @@ class Queue(Entity):
             done(refusal, *arguments)
             return
         was_active = before[0] == MessageState.ACTIVE
-        if isinstance(decision, MakeAvailable):
+        if isinstance(decision, lifecycle.MakeAvailable):
             self._returned(mailbox, message)
         else:
             mailbox.forget(message, was_active=was_active)
@@ -314,7 +305,7 @@ class Queue(Entity):
         decision: Change,
         before: tuple[int, int, bytes, int | None],
     ) -> None:
-        if isinstance(decision, MakeAvailable | Defer):
+        if isinstance(decision, lifecycle.MakeAvailable | lifecycle.Defer):
             mailbox.counters.add(message.state, message.size, -1)
         message.state, message.delivery_count, message.bare, message.body_id = before
         mailbox.counters.add(message.state, message.size)

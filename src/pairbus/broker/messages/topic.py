@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from pairbus.amqp.codec.sections import group_id, read_annotations
 from pairbus.amqp.outcomes import AmqpError
+from pairbus.broker import rules
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
     RuleDescription,
@@ -29,20 +30,7 @@ from pairbus.broker.messages.enqueue import Enqueuer
 from pairbus.broker.messages.entity import Done, Entity, Placements, Runtime
 from pairbus.broker.messages.incoming import IncomingMessage, to_message
 from pairbus.broker.messages.queue import Queue
-from pairbus.broker.rules import (
-    BATCH_WORK_MAX,
-    EvaluationError,
-    Facts,
-    PropertyChanges,
-    RuleError,
-    RuleWork,
-    SqlFilter,
-    TrueFilter,
-    apply_changes,
-    compile_action,
-    compile_filter,
-    work_of,
-)
+from pairbus.broker.rules import EvaluationError, Facts, PropertyChanges, RuleWork
 from pairbus.broker.storage.store import Counters, StoredEntity
 
 logger = logging.getLogger(__name__)
@@ -80,7 +68,7 @@ class _Rule:
         """What takes time to compile."""
         filter, action = self.description.filter, self.description.action
         found = _RULE_CHARACTERS
-        if isinstance(filter, SqlFilter):
+        if isinstance(filter, rules.SqlFilter):
             found += len(filter.expression)
         return found if action is None else found + len(action.expression)
 
@@ -91,13 +79,14 @@ class _Rule:
     def compile(self) -> None:
         filter, action = self.description.filter, self.description.action
         self.is_compiled = True
-        self.work = work_of([filter])
+        self.work = rules.work_of([filter])
         try:
-            self._matches = None if isinstance(filter, TrueFilter) else compile_filter(filter)
+            if not isinstance(filter, rules.TrueFilter):
+                self._matches = rules.compile_filter(filter)
             if action is not None:
-                self._action = compile_action(action)
-                self._action_steps = work_of([SqlFilter(action.expression)]).steps
-        except RuleError as error:  # the data file is damaged, or of another version
+                self._action = rules.compile_action(action)
+                self._action_steps = rules.work_of([rules.SqlFilter(action.expression)]).steps
+        except rules.RuleError as error:  # the data file is damaged, or of another version
             logger.error("rule %r fails on every message: %s", self.description.name, error)
             self._matches = partial(_fail, str(error))
 
@@ -123,7 +112,7 @@ def _properties_bytes(one: IncomingMessage) -> int:
 def _changed(one: IncomingMessage, rule: _Rule, changes: PropertyChanges) -> IncomingMessage:
     changes.user_set.setdefault(_RULE_NAME, rule.description.name)
     try:
-        parts = apply_changes(one.parts, changes)
+        parts = rules.apply_changes(one.parts, changes)
     except ValueError as error:  # a result that cannot be stored in a message
         raise EvaluationError(f"rule {rule.description.name!r}: {error}") from error
     due_ms = None
@@ -290,12 +279,12 @@ class TopicEnqueuer(Enqueuer):
             return None
         work = RuleWork(steps, scans)
         needed = sum(work.for_properties(_properties_bytes(one)) for one in batch)
-        if needed <= BATCH_WORK_MAX:
+        if needed <= rules.BATCH_WORK_MAX:
             return None
         return AmqpError(
             "amqp:link:message-size-exceeded",
             f"the rules of {topic.description} need about {needed:,} steps for this batch of "
-            f"{len(batch)} messages, but at most {BATCH_WORK_MAX:,} are possible: send fewer "
+            f"{len(batch)} messages, but at most {rules.BATCH_WORK_MAX:,} are possible: send fewer "
             "messages at once",
         )
 

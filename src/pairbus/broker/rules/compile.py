@@ -15,6 +15,7 @@ from math import isinf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 from uuid import UUID, uuid4
 
+from pairbus.broker.rules import operators
 from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts
 from pairbus.broker.rules.filters import (
     CORRELATION_PROPERTIES,
@@ -27,26 +28,7 @@ from pairbus.broker.rules.filters import (
     TrueFilter,
 )
 from pairbus.broker.rules.like import BadPattern, Pattern, compile_pattern
-from pairbus.broker.rules.operators import (
-    COMPARISONS,
-    KINDS,
-    MIRRORED,
-    TEXT_CHARACTERS_MAX,
-    Test,
-    Value,
-    after,
-    all_of,
-    any_of,
-    chained,
-    comparable_types,
-    comparison,
-    equal,
-    is_member,
-    is_null,
-    is_special,
-    negated,
-    signed,
-)
+from pairbus.broker.rules.operators import Test, Value
 from pairbus.broker.rules.values import INT64_MAX, INT64_MIN, to_python, utc
 
 if TYPE_CHECKING:
@@ -93,7 +75,7 @@ def _correlation(filter: CorrelationFilter) -> Callable[[Facts], bool]:
     for name, expected in check_values(shown, filter.properties).items():
         if expected is None:
             raise RuleError(shown, f"the property {name!r} needs a value: nothing equals null")
-        user.append((name, expected, KINDS[expected.__class__]))
+        user.append((name, expected, operators.KINDS[expected.__class__]))
     if len(system) == 1 and not user:
         [(only, wanted)] = system
         return lambda facts: bool(facts.system[only] == wanted)
@@ -178,20 +160,20 @@ class Compiler:
         is_negated = "NOT" in tokens
         match node.data:
             case "conjunction":
-                return all_of([self.test(each) for each in operands])
+                return operators.all_of([self.test(each) for each in operands])
             case "disjunction":
-                return any_of([self.test(each) for each in operands])
+                return operators.any_of([self.test(each) for each in operands])
             case "negate":
-                return negated(self.test(operands[0]))
+                return operators.negated(self.test(operands[0]))
             case "compare":
                 return self._compare(str(node.children[1]), *operands)
             case "is_in":
                 return self._in(operands[0], operands[1:], is_negated)
             case "is_like":
                 made = self._like(*operands)
-                return negated(made) if is_negated else made
+                return operators.negated(made) if is_negated else made
             case "is_null":
-                return is_null(self.value(operands[0]), is_negated)
+                return operators.is_null(self.value(operands[0]), is_negated)
             case "exists":
                 return exists(self.property(operands[0]))
         raise AssertionError(f"{node.data} is not a predicate of the grammar")
@@ -199,18 +181,19 @@ class Compiler:
     def _compare(self, symbol: str, left: Node, right: Node) -> Test:
         first, second = self._constant(left), self._constant(right)
         if first is not None and second is None:
-            symbol, left, right = MIRRORED.get(symbol, symbol), right, left
+            symbol, left, right = operators.MIRRORED.get(symbol, symbol), right, left
             first, second = second, first
         if second is not None and not _is_special(second.value):
             if first is not None:
-                verdict = comparison(symbol)(first.value, second.value)
+                verdict = operators.comparison(symbol)(first.value, second.value)
                 return lambda facts: verdict
             return self._compare_literal(symbol, left, second.value)
-        read_left, read_right, compare = self.value(left), self.value(right), comparison(symbol)
+        read_left, read_right = self.value(left), self.value(right)
+        compare = operators.comparison(symbol)
         return lambda facts: compare(read_left(facts), read_right(facts))
 
     def _compare_literal(self, symbol: str, left: Node, literal: Any) -> Test:
-        kinds, operate = comparable_types(symbol, literal), COMPARISONS[symbol]
+        kinds, operate = operators.comparable_types(symbol, literal), operators.COMPARISONS[symbol]
         if left.data == "property":
             is_system, name = self.property(left)
             if is_system:
@@ -240,18 +223,18 @@ class Compiler:
         read = self.value(value)
         known = [self._constant(choice) for choice in choices]
         literals = [each.value for each in known if each is not None]
-        kinds = KINDS.get(literals[0].__class__, frozenset()) if literals else frozenset()
+        kinds = operators.KINDS.get(literals[0].__class__, frozenset()) if literals else frozenset()
         if len(literals) == len(known) and all(
             each.__class__ in kinds and not _is_special(each) for each in literals
         ):
-            return is_member(read, frozenset(literals), kinds, is_negated)
+            return operators.is_member(read, frozenset(literals), kinds, is_negated)
         read_choices = [self.value(each) for each in choices]
 
         def among(facts: Facts) -> bool | None:
             value = read(facts)
             verdict: bool | None = False
             for choice in read_choices:
-                same = equal(value, choice(facts))
+                same = operators.equal(value, choice(facts))
                 if same:
                     return not is_negated
                 if same is None:
@@ -265,7 +248,7 @@ class Compiler:
         known_escape = Constant(None) if escape is None else self._constant(escape)
         if known is not None and known_escape is not None:
             if known.value is None or (escape is not None and known_escape.value is None):
-                return after(read, None)
+                return operators.after(read, None)
             try:
                 compiled = _pattern(known.value, known_escape.value)
             except BadPattern as error:
@@ -300,7 +283,7 @@ class Compiler:
                     raise self.refused(node, f"the parameter @{name} has no value")
                 return Constant(self._parameters[name.lower()])
             case "signed", [symbol, operand] if operand.data in ("integer", "float"):
-                return Constant(signed(str(symbol), self._number(operand)))
+                return Constant(operators.signed(str(symbol), self._number(operand)))
             case "integer" | "float", _:
                 return Constant(self._number(node))
             case "string", [token]:
@@ -342,11 +325,11 @@ class Compiler:
                 return self._call(children[0], children[1:])
             case "signed":
                 symbol, operand = str(children[0]), self.value(children[1])
-                return lambda facts: signed(symbol, operand(facts))
+                return lambda facts: operators.signed(symbol, operand(facts))
             case "sum" | "product":  # flat: only what was written nested is nested
                 symbols = [str(token) for token in children[1::2]]
                 first, *others = [self.value(each) for each in children[::2]]
-                return chained(first, list(zip(symbols, others, strict=True)))
+                return operators.chained(first, list(zip(symbols, others, strict=True)))
         raise AssertionError(f"{node.data} is not an expression of the grammar")
 
     def _call(self, function: Token, arguments: list[Node]) -> Value:
@@ -384,7 +367,7 @@ def _always(value: object) -> Value:
 
 def _is_special(value: object) -> bool:
     """Literals that cannot be compared with every number. Only a parameter can be one."""
-    return is_special(value) or isinstance(value, Decimal)
+    return operators.is_special(value) or isinstance(value, Decimal)
 
 
 def _pattern(pattern: object, escape: object) -> Pattern:
@@ -398,8 +381,9 @@ def _pattern(pattern: object, escape: object) -> Pattern:
 def _matches(pattern: Pattern, value: object, facts: Facts) -> bool | None:
     if not isinstance(value, str):
         return None
-    if len(value) > TEXT_CHARACTERS_MAX:
-        raise EvaluationError(f"LIKE on a string of more than {TEXT_CHARACTERS_MAX} characters")
+    if len(value) > operators.TEXT_CHARACTERS_MAX:
+        longest = operators.TEXT_CHARACTERS_MAX
+        raise EvaluationError(f"LIKE on a string of more than {longest} characters")
     facts.budget.spend(pattern.work(value))
     return pattern.matches(value)
 
@@ -433,6 +417,6 @@ def lookup(name: Value) -> Value:
 def exists(of: PropertyName) -> Test:
     """A system property exists if the message has it."""
     if of.is_system:
-        return is_null(property_value(of), True)
+        return operators.is_null(property_value(of), True)
     lower = of.name.lower()
     return lambda facts: lower in facts.user.read()

@@ -246,19 +246,11 @@ def after(read: Value, verdict: bool | None) -> Test:
 def is_member(
     read: Value, choices: frozenset[object], kinds: frozenset[type], negated: bool
 ) -> Test:
-    if negated:
-
-        def is_none_of_them(facts: Facts) -> bool | None:
-            value = read(facts)
-            return value not in choices if value.__class__ in kinds else None
-
-        return is_none_of_them
-
-    def is_one_of_them(facts: Facts) -> bool | None:
+    def test(facts: Facts) -> bool | None:
         value = read(facts)
-        return value in choices if value.__class__ in kinds else None
+        return (value in choices) is not negated if value.__class__ in kinds else None
 
-    return is_one_of_them
+    return test
 
 
 def is_null(read: Value, negated: bool) -> Test:

@@ -45,20 +45,15 @@ class Reads:
 
     def read_active(self, mailbox_id: int, *, after: int, upto: int, count: int) -> list[Message]:
         base = mailbox_id << MAILBOX_SHIFT
-        return self._read(
-            f"{_SELECT} WHERE m.id > ? AND m.id <= ? AND state = 0 ORDER BY m.id LIMIT ?",
-            (base | after, base | upto, count),
-        )
+        where = "m.id > ? AND m.id <= ? AND state = 0"
+        return self._read(where, (base | after, base | upto), count)
 
     def read_session(
         self, mailbox_id: int, session_id: str, *, after: int, upto: int, count: int
     ) -> list[Message]:
         base = mailbox_id << MAILBOX_SHIFT
-        return self._read(
-            f"{_SELECT} WHERE session_id = ? AND state = 0 AND m.id > ? AND m.id <= ? "
-            "ORDER BY m.id LIMIT ?",
-            (session_id, base | after, base | upto, count),
-        )
+        where = "session_id = ? AND state = 0 AND m.id > ? AND m.id <= ?"
+        return self._read(where, (session_id, base | after, base | upto), count)
 
     def read_from(
         self,
@@ -70,18 +65,11 @@ class Reads:
         alive_ms: int = 0,
     ) -> list[Message]:
         """For peek: messages of any state, without those that have expired at `alive_ms`."""
-        alive = "(expires_ms IS NULL OR expires_ms > ?)"
         low, high = mailbox_id << MAILBOX_SHIFT | first, (mailbox_id + 1) << MAILBOX_SHIFT
+        where = "m.id >= ? AND m.id < ? AND (expires_ms IS NULL OR expires_ms > ?)"
         if session_id is None:
-            return self._read(
-                f"{_SELECT} WHERE m.id >= ? AND m.id < ? AND {alive} ORDER BY m.id LIMIT ?",
-                (low, high, alive_ms, count),
-            )
-        return self._read(
-            f"{_SELECT} WHERE session_id = ? AND m.id >= ? AND m.id < ? AND {alive} "
-            "ORDER BY m.id LIMIT ?",
-            (session_id, low, high, alive_ms, count),
-        )
+            return self._read(where, (low, high, alive_ms), count)
+        return self._read(f"session_id = ? AND {where}", (session_id, low, high, alive_ms), count)
 
     def read_one(self, mailbox_id: int, sequence: int) -> Message | None:
         row = self._reader.execute(
@@ -177,9 +165,10 @@ class Reads:
         )
         return [(row[0] >> MAILBOX_SHIFT, row[0] & ROW_SEQUENCE_MASK) for row in rows]
 
-    def _read(self, query: str, parameters: Sequence[Any]) -> list[Message]:
+    def _read(self, where: str, parameters: Sequence[Any], count: int) -> list[Message]:
         """Stops early after some megabytes: a window of the largest messages must fit in memory."""
-        cursor = self._reader.execute(query, parameters)
+        query = f"{_SELECT} WHERE {where} ORDER BY m.id LIMIT ?"
+        cursor = self._reader.execute(query, (*parameters, count))
         messages: list[Message] = []
         size = 0
         for row in cursor:
