@@ -355,8 +355,11 @@ class PairingCore:
             for path in self.outbox.file.entities.values():
                 self._router.register(path, now=self.clock())
 
-    def announce(self) -> None:
-        """The client is paired: warn about dangerous backlog queues, and notify the observers."""
+    def announce(self, paths: Sequence[str] = ()) -> None:
+        """The client is paired: warn about dangerous backlog queues, and notify the observers.
+        `paths`: the entities of the senders that exist.
+        """
+        self.options.bind(self.mark_path_healthy, len(self.backlog_queues))
         self._is_announced = True
         for warning in self._backlog.warnings:
             logger.warning("%s", warning)
@@ -372,6 +375,8 @@ class PairingCore:
         if self.outbox is not None:
             self.outbox.announce()
             self.wake()
+        for path in paths:
+            self.register(path)
 
     def syphon_changed(self, status: SyphonStatus, *events: Event) -> None:
         with self._lock:

@@ -57,8 +57,7 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
     async def _pair_with(self, options: SendAvailabilityPairedNamespaceOptions) -> None:
         namespace = checks.namespace_name(self, options)
         syphon = syphon_for(options, namespace)
-        steps = backlog_queues.steps_for(namespace, options)
-        backlog = await run_async(steps, lambda call: call())
+        backlog = await run_async(backlog_queues.steps_for(namespace, options))
         pairing = Pairing(self, options, backlog, paired_sender_class=PairedSender)
         supervisor = None
         if syphon is not None:
@@ -75,11 +74,8 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
                 await asyncio.to_thread(supervisor.abandon)
             await pairing.close()
             raise
-        options.bind(pairing.mark_path_healthy, len(backlog.queues))
         await pairing.follow_secondary()
-        pairing.announce()
-        for path in paths:
-            pairing.register(path)
+        pairing.announce(paths)
 
     @property
     def pairing(self) -> Pairing | None:

@@ -419,25 +419,21 @@ def lend_limits(sender: Any, limits: tuple[int, int]) -> None:
         sender._max_message_size_on_link, sender._max_batch_size_on_link = limits
 
 
-def encoded_size(sender: Any, message: Any) -> int:
+def encoded(sender: Any, message: Any) -> bytes:
     """The bytes of one message on the wire.
 
-    Why: whether a message fits with its envelope must be known before anything is sent. A batch
-    measures sizes too, but starts a trace span for each message. Without it: AttributeError.
-    """
-    transport = sender._amqp_transport
-    return int(transport.get_message_encoded_size(transport.to_outgoing_amqp_message(message)))
-
-
-def encoded(sender: Any, message: Any) -> bytes:
-    """The bytes of one message on the wire, for the outbox.
-
-    Why: what waits in a file must be what would have been sent; the public classes show no bytes.
-    Without it: AttributeError, which the caller of a send gets that neither namespace accepted.
+    Why: what waits in the outbox must be what would have been sent, and whether a message fits with
+    its envelope must be known before anything is sent; the public classes show no bytes. A batch
+    measures sizes, too, but starts a trace span for each message.
+    Without it: AttributeError, which the caller of a send gets.
     """
     transport = sender._amqp_transport
     outgoing = SimpleNamespace(_message=transport.to_outgoing_amqp_message(message))
     return bytes(transport.encode_message(outgoing))
+
+
+def encoded_size(sender: Any, message: Any) -> int:
+    return len(encoded(sender, message))
 
 
 def new_batch(sender: Any, bytes_max: int) -> ServiceBusMessageBatch:
