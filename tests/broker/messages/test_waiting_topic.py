@@ -23,7 +23,7 @@ def compiled(monkeypatch):
     too many at once.
     """
     monkeypatch.setattr(topic_module, "_COMPILED_AT_ONCE", 1000)
-    found, compile_filter = [], topic_module.compile_filter
+    found, compile_filter = [], topic_module.rules.compile_filter
 
     def compile_one(filter):
         found.append(filter.expression)
