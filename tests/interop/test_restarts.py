@@ -15,7 +15,6 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import (
     MessageLockLostError,
-    ServiceBusAuthenticationError,
     ServiceBusConnectionError,
 )
 
@@ -51,7 +50,6 @@ def broker(tmp_path: Path, clock: ManualClock) -> Iterator[Broker]:
     queues = [
         QueueDescription(name="q", requires_duplicate_detection=True),
         QueueDescription(name="sessions", requires_session=True),
-        QueueDescription(name="fleeting", auto_delete_on_idle=timedelta(minutes=5)),
     ]
     with Broker(queues=queues, data=tmp_path, clock=clock) as running:
         yield running
@@ -146,23 +144,6 @@ def test_a_lock_from_before_a_restart_does_not_settle_what_came_after(bus, broke
         assert other.left_bodies() == ["x"]
     finally:
         other.close()
-
-
-@pytest.mark.req("B-05")
-def test_an_idle_queue_deletes_itself_and_a_used_one_does_not(bus):
-    client = bus.connect()
-    with client.get_queue_sender("fleeting") as sender:
-        sender.send_messages(ServiceBusMessage("a"))
-    bus.advance(200)
-    with client.get_queue_receiver("fleeting") as receiver:
-        [message] = take(receiver)
-        receiver.complete_message(message)
-    bus.advance(200)  # 400 s after its start, but used 200 s ago
-    with client.get_queue_sender("fleeting") as sender:
-        sender.send_messages(ServiceBusMessage("b"))
-    bus.advance(301)
-    with pytest.raises(ServiceBusAuthenticationError):
-        bus.sender("fleeting")
 
 
 @pytest.mark.req("B-08")
