@@ -107,20 +107,28 @@ def names_within_timeout(
     """The names, or none if the namespace refuses or does not answer within this time."""
     import azure.servicebus.management  # noqa: F401  # takes a while: load it before the time limit starts
 
-    found: list[str] = []
+    def ask() -> list[str]:
+        with administration(target) as admin:
+            return list_names(admin)
+
+    return answer_within(seconds, ask) or []
+
+
+def answer_within(seconds: float, ask: Callable[[], _Answer]) -> _Answer | None:
+    """None if it fails or takes longer."""
+    answers: list[_Answer] = []
 
     def work() -> None:
         try:
-            with administration(target) as admin:
-                found.extend(list_names(admin))
+            answers.append(ask())
         except Exception:
-            logging.getLogger(__name__).debug("cannot list names", exc_info=True)
+            logging.getLogger(__name__).debug("no answer", exc_info=True)
 
-    # A daemon thread, so that a hanging namespace does not block the shell.
+    # A daemon thread, so that a hanging namespace does not keep the process from ending.
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
     worker.join(seconds)
-    return list(found)
+    return answers[0] if answers else None
 
 
 class Administration:

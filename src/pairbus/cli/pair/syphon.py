@@ -16,7 +16,7 @@ from typing import Final
 
 from azure.core.exceptions import AzureError
 
-from pairbus.cli.administration import administration_client, explain_answers
+from pairbus.cli.administration import administration_client, answer_within, explain_answers
 from pairbus.cli.pair.syphon_live import make_progress
 from pairbus.cli.pair.syphon_progress import (
     COUNT_SECONDS,
@@ -181,7 +181,8 @@ def _run(
         list_queues = ListedQueues(manager, *primaries, connect=options.secondary.client)
         queues = _list_once(list_queues, secondary)
         rights = _check_rights(options, targets, queues)
-        count = BacklogCounter(partial(_count_backlog, secondary, primaries))
+        count_backlog = partial(_count_backlog, secondary, primaries)
+        count = BacklogCounter(count_backlog)
         progress = make_progress(as_json=as_json, count=count)
         try:
             with (
@@ -234,7 +235,9 @@ def _run(
                         )
                     )
                     receipts = job.run(once=job_options.once)
-            progress.end(receipts, _count_soon(secondary, primaries))
+            # A stop must be quick, even if the secondary does not answer.
+            left = answer_within(COUNT_SECONDS_MAX, count_backlog)
+            progress.end(receipts, left)
         finally:
             progress.close()
         _report_failures(job, receipts, is_once=job_options.once, as_json=as_json)
@@ -327,17 +330,6 @@ def _check_rights(options: SyphonOptions, targets: PairTargets, queues: Sequence
             unreachable[name] = why_unreachable(error)
             checked[name] = f"nothing: the primary does not answer ({unreachable[name]})"
     return _Rights(checked=checked, unreachable=unreachable)
-
-
-def _count_soon(secondary: Target, primaries: tuple[str, ...]) -> BacklogCounts | None:
-    """What is left; None if the secondary does not answer soon, because a stop must be quick."""
-    found: list[BacklogCounts | None] = []
-    thread = threading.Thread(
-        target=lambda: found.append(_count_backlog(secondary, primaries)), daemon=True
-    )
-    thread.start()
-    thread.join(COUNT_SECONDS_MAX)
-    return found[0] if found else None
 
 
 def _count_backlog(secondary: Target, primaries: tuple[str, ...]) -> BacklogCounts | None:
