@@ -29,6 +29,7 @@ LOCAL: Final = "local[5,4]"
 for the namespaces most of the time, so there may be more of them than cores. Five get the same
 share of the ten backlog queues that a pair has by default.
 """
+_WORKER_DAEMON: Final = "pairbus.syphon.worker_daemon"
 PACKAGE: Final = Path(pairbus.__file__).resolve().parent
 
 # The driver only hands out tasks, so optimising the JVM's code is not worth the CPU time.
@@ -170,6 +171,7 @@ def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[An
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.daemon.module", _WORKER_DAEMON)
         .config("spark.ui.showConsoleProgress", "false")
     )
     with _starting_java() as folder:
