@@ -42,6 +42,7 @@ from pairbus.verify.messages import MessageMaker
 from pairbus.verify.nemesis import Fault, Nemesis, kinds, plan
 from pairbus.verify.processes import LocalPair, RunProcesses
 from pairbus.verify.worker import Pair, pairing_options
+from tests.chaos.process import Usage, usage_of
 
 PROCESSES = 4
 SENDERS_EACH = 40
@@ -206,26 +207,6 @@ def work_until_stdin_ends() -> None:
 # --- what must not grow ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    at: float
-    MiB: float
-    """Resident memory."""
-    files: int
-    threads: int
-
-
-def usage_of(pid: int, at: float) -> Usage | None:
-    folder = Path(f"/proc/{pid}")
-    try:
-        lines = (folder / "status").read_text().splitlines()
-        fields = dict(line.split(":", 1) for line in lines if ":" in line)
-        resident = int(fields["VmRSS"].split()[0]) / 1024
-        return Usage(at, resident, len(list((folder / "fd").iterdir())), int(fields["Threads"]))
-    except (OSError, KeyError):
-        return None
-
-
 def quarters(values: Sequence[tuple[float, float]], seconds: float) -> list[float]:
     """The medians of the four quarters of the run. 0: nothing was measured."""
     by_quarter: dict[int, list[float]] = {}
@@ -261,7 +242,7 @@ class LoadRun:
             BrokerProcess("east", folder, {"Queues": queues}), BrokerProcess("west", folder)
         )
         self._rig = RunProcesses(folder, self._local)
-        self._usage: dict[str, list[Usage]] = {}
+        self._usage: dict[str, list[tuple[float, Usage]]] = {}
 
     def run(self) -> dict[str, Any]:
         pair = self._local.start(self._wait_for)
@@ -330,9 +311,8 @@ class LoadRun:
     def _sample(self, at: float) -> None:
         for name, process in self._rig.processes.items():
             # Of the syphon, this is the driver. Java's memory is bounded by its heap.
-            usage = usage_of(process.pid, at)
-            if usage is not None:
-                self._usage.setdefault(name, []).append(usage)
+            with suppress(OSError):  # it has ended
+                self._usage.setdefault(name, []).append((at, usage_of(process.pid)))
 
     def _drain(self, nemesis: Nemesis) -> None:
         """Stop sending, and receive until all is there."""
@@ -355,7 +335,7 @@ class LoadRun:
         rows: dict[str, list[float]] = {}
         for name, usages in self._usage.items():
             for unit in ("MiB", "files", "threads"):
-                values = [(each.at, getattr(each, unit)) for each in usages]
+                values = [(at, getattr(usage, unit)) for at, usage in usages]
                 rows[f"{name} {unit}"] = quarters(values, self._seconds)
         latencies = list(self._latencies(started_at, nemesis.faults))
         rows["a send, median, ms"] = quarters(latencies, self._seconds)

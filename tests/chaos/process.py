@@ -10,11 +10,12 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from azure.servicebus import ServiceBusClient
+from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
 
 from pairbus.demo import processes
 
@@ -80,6 +81,36 @@ class BrokerProcess(processes.BrokerProcess):
         code = process.wait(READY_SECONDS_MAX)
         self.kill()
         return code
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process holds."""
+
+    MiB: float
+    """Resident memory."""
+    files: int
+    threads: int
+
+
+def usage_of(pid: int) -> Usage:
+    """Raises OSError if the process has ended."""
+    folder = Path(f"/proc/{pid}")
+    pages = int((folder / "statm").read_text().split()[1])
+    return Usage(
+        MiB=pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+        files=len(os.listdir(folder / "fd")),
+        threads=len(os.listdir(folder / "task")),
+    )
+
+
+def peek_all(receiver: ServiceBusReceiver) -> Iterator[ServiceBusReceivedMessage]:
+    """Every message that exists, locked and scheduled ones too."""
+    number = 1
+    with receiver:
+        while page := receiver.peek_messages(max_message_count=250, sequence_number=number):
+            yield from page
+            number = (page[-1].sequence_number or 0) + 1
 
 
 Work = Callable[[ServiceBusClient, random.Random], None]

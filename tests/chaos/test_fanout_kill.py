@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceiver,
+    ServiceBusSubQueue,
+)
 
 from pairbus.demo.account import Account
 from tests.chaos.process import (
@@ -28,6 +33,7 @@ from tests.chaos.process import (
     BrokerProcess,
     KilledTraffic,
     Work,
+    peek_all,
 )
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "10"))
@@ -119,26 +125,19 @@ class Traffic(KilledTraffic):
                     self.ledger.acknowledge_removal(message.message_id)
 
 
-def peek_all(receiver: Any) -> Counter[str]:
+def counted(receiver: ServiceBusReceiver) -> Counter[str]:
     """The ids of all messages, and how often each is there."""
-    ids: Counter[str] = Counter()
-    with receiver:
-        number = 1
-        while page := receiver.peek_messages(max_message_count=250, sequence_number=number):
-            for message in page:
-                ids[message.message_id] += 1
-                number = message.sequence_number + 1
-    return ids
+    return Counter(str(message.message_id) for message in peek_all(receiver))
 
 
 def look(client: ServiceBusClient) -> dict[str, Counter[str]]:
     found = {
-        name: peek_all(client.get_subscription_receiver(TOPIC, name))
+        name: counted(client.get_subscription_receiver(TOPIC, name))
         for name in SUBSCRIPTIONS
         if name != "forwards"
     }
-    found["forwards"] = peek_all(client.get_queue_receiver("queue"))
-    found["failed"] = peek_all(
+    found["forwards"] = counted(client.get_queue_receiver("queue"))
+    found["failed"] = counted(
         client.get_subscription_receiver(TOPIC, "fails", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     )
     return found

@@ -28,7 +28,6 @@ from tests.chaos.victim import LIMITS, Healthy, Victim, start_victim
 HEALTHY_SECONDS_MAX = 10.0
 HANG_UP_SECONDS_MAX = LIMITS.handshake_seconds + 20.0
 IDLE_SECONDS_MAX = 2 * LIMITS.idle_timeout_seconds + 20.0
-MEGABYTE = 1024 * 1024
 FUZZ_SEED = int(os.environ.get("PAIRBUS_FUZZ_SEED", "1"))
 FUZZ_CONVERSATIONS = int(os.environ.get("PAIRBUS_FUZZ_CONVERSATIONS", "200"))
 _PEEK = (
@@ -250,7 +249,7 @@ def test_sessions_above_the_limit_end_the_connection(victim: Victim) -> None:
 def test_a_message_that_never_ends_is_refused_and_takes_no_memory(victim: Victim) -> None:
     part = b"\0\x53\x75\xb0\x7f\xff\xff\xff" + bytes(60_000)
     more = peers.transfer(0, bytes(60_000), more=True, first=False)
-    with victim.growth_below(8 * MEGABYTE), Peer(victim.address) as peer:
+    with victim.growth_below(8), Peer(victim.address) as peer:
         peer.attach("target").send(peers.transfer(0, part, more=True))
         peer.send_what_fits(more * 600, seconds=20)
         peer.send(peers.transfer(0, b"", first=False))
@@ -279,7 +278,7 @@ def test_bears_a_flood_of_tiny_frames(
 ) -> None:
     data = b"".join(flood(n) for n in range(2_000)) + peers.begin(channel=9)
     with (
-        victim.growth_below(12 * MEGABYTE),
+        victim.growth_below(12),
         Peer(victim.address, receive_buffer=None if is_reading else 4096) as peer,
     ):
         peer.attach("target", receiver=True)
@@ -375,7 +374,7 @@ def _flooded(victim: Victim) -> None:
 
 @pytest.mark.usefixtures("_flooded")
 def test_what_waits_for_a_reader_that_never_reads_is_bounded(victim: Victim) -> None:
-    with victim.growth_below(8 * MEGABYTE), Peer(victim.address, receive_buffer=4096) as peer:
+    with victim.growth_below(8), Peer(victim.address, receive_buffer=4096) as peer:
         peer.attach("flood", receiver=True).send(peers.credit(1_000_000))
 
         time.sleep(1)
@@ -389,7 +388,7 @@ def test_what_waits_for_a_reader_that_never_reads_is_bounded(victim: Victim) -> 
 @pytest.mark.usefixtures("_flooded")
 def test_answers_that_nobody_reads_are_bounded(victim: Victim) -> None:
     requests = b"".join(peers.transfer(n, _PEEK) for n in range(2_000))
-    with victim.growth_below(32 * MEGABYTE), Peer(victim.address, receive_buffer=4096) as peer:
+    with victim.growth_below(32), Peer(victim.address, receive_buffer=4096) as peer:
         peer.attach("flood/$management").send(
             peers.attach("flood/$management", name="answers", handle=1, receiver=True),
             peers.credit(1_000_000, handle=1),
@@ -421,4 +420,4 @@ def test_no_file_thread_or_memory_is_left_behind(victim: Victim) -> None:
 
     assert after.files <= before.files
     assert after.threads <= before.threads
-    assert after.resident_bytes - before.resident_bytes < 4 * MEGABYTE
+    assert after.MiB - before.MiB < 4

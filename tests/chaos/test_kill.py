@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from azure.servicebus import (
     ServiceBusClient,
     ServiceBusMessage,
     ServiceBusReceiveMode,
+    ServiceBusReceiver,
     ServiceBusSubQueue,
 )
 
 from pairbus.demo.account import Account
-from tests.chaos.process import ANSWER_SECONDS_MAX, BrokerProcess, KilledTraffic, Work
+from tests.chaos.process import ANSWER_SECONDS_MAX, BrokerProcess, KilledTraffic, Work, peek_all
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "20"))
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", "1"))
@@ -152,16 +153,8 @@ class Traffic(KilledTraffic):
                 self.state_acknowledged = self.state_attempted
 
 
-def peek_all(client: ServiceBusClient, queue: str, **options: Any) -> Iterator[tuple[str, int]]:
-    """Every message that exists, locked and scheduled ones too, with its sequence number."""
-    with client.get_queue_receiver(queue, **options) as receiver:
-        number = 1
-        while page := receiver.peek_messages(max_message_count=500, sequence_number=number):
-            for message in page:
-                assert message.message_id is not None
-                assert message.sequence_number is not None
-                yield message.message_id, message.sequence_number
-                number = message.sequence_number + 1
+def names(receiver: ServiceBusReceiver) -> list[str]:
+    return [str(message.message_id) for message in peek_all(receiver)]
 
 
 def take_all(client: ServiceBusClient, queue: str) -> list[str]:
@@ -189,32 +182,34 @@ def test_what_was_acknowledged_outlives_every_kill(
     broker.start()
     try:
         with connect(broker.connection_string) as client:
-            stored = list(peek_all(client, "work"))
-            dead = list(peek_all(client, "work", sub_queue=ServiceBusSubQueue.DEAD_LETTER))
-            once = list(peek_all(client, "once"))
+            stored = list(peek_all(client.get_queue_receiver("work")))
+            dead = names(
+                client.get_queue_receiver("work", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+            )
+            once = names(client.get_queue_receiver("once"))
             taken = take_all(client, "work")
         exit_code = broker.stop()
     finally:
         broker.kill()
 
-    for id_, number in stored:
-        traffic.work.find(id_, sequence_number=number)
-    verdict = traffic.work.verdict({id_ for id_, _ in (*stored, *dead)})
+    for message in stored:
+        number = message.sequence_number or 0
+        traffic.work.find(str(message.message_id), sequence_number=number)
+    ids = [str(message.message_id) for message in stored]
+    verdict = traffic.work.verdict({*ids, *dead})
     record_property("verdict", str(verdict))
     print(f"\nseed {SEED}, {ROUNDS} rounds\n{verdict}")
     assert traffic.mistakes == []
     assert verdict.is_exact, f"seed {SEED}\n{verdict}"
     assert verdict.acknowledged > 5 * ROUNDS, "too little traffic to prove anything"
 
-    ids, dead_ids = [id_ for id_, _ in stored], [id_ for id_, _ in dead]
     assert len(ids) == len(set(ids)), "a message stands twice in the queue"
-    assert len(dead_ids) == len(set(dead_ids)), "a message stands twice in the dead-letter queue"
-    assert traffic.dead_letters <= set(dead_ids) <= traffic.attempted_dead_letters
-    assert not set(ids) & set(dead_ids), "a message is dead-lettered and active at once"
+    assert len(dead) == len(set(dead)), "a message stands twice in the dead-letter queue"
+    assert traffic.dead_letters <= set(dead) <= traffic.attempted_dead_letters
+    assert not set(ids) & set(dead), "a message is dead-lettered and active at once"
     assert sorted(taken) == sorted(id_ for id_ in ids if id_.startswith("m-"))
-    once_ids = [id_ for id_, _ in once]
-    assert len(once_ids) == len(set(once_ids)), "a duplicate got in"
-    assert traffic.once.acknowledged <= set(once_ids) <= traffic.once.attempts
+    assert len(once) == len(set(once)), "a duplicate got in"
+    assert traffic.once.acknowledged <= set(once) <= traffic.once.attempts
     assert exit_code == 0
 
 

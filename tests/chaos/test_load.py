@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.chaos.load import grown, quarters, usage_of
+from tests.chaos.load import grown, quarters
+from tests.chaos.process import usage_of
 
 LEAK = """
 import os, sys, threading
@@ -51,11 +52,11 @@ def units_that_grow(statement: str) -> set[str]:
     for at in range(40):
         process.stdin.write("\n")
         process.stdout.readline()
-        usages.append(usage_of(process.pid, float(at)))
+        usages.append((float(at), usage_of(process.pid)))
     process.kill()
     process.communicate()
     rows = {
-        unit: quarters([(each.at, getattr(each, unit)) for each in usages if each], 40)
+        unit: quarters([(at, getattr(usage, unit)) for at, usage in usages], 40)
         for unit in ("MiB", "files", "threads")
     }
     return set(grown(rows))

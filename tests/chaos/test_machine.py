@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.machine import MachineBroker
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
@@ -21,23 +21,20 @@ def broker(tmp_path: Path) -> Iterator[MachineBroker]:
     made.kill()
 
 
-def wait_for_start(broker: MachineBroker) -> None:
-    deadline = time.monotonic() + 60
-    while not broker.is_ready and not broker.has_ended:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def start(broker: MachineBroker) -> None:
+    """Wait until it is ready, or has ended."""
+    broker.start()
+    wait_until(lambda: broker.is_ready or broker.has_ended)
 
 
 def test_a_broker_that_starts_on_a_full_disk_says_so_in_one_line_and_starts_later(
     broker: MachineBroker,
 ) -> None:
-    broker.start()
-    wait_for_start(broker)
+    start(broker)
     broker.kill()
 
     broker.fail(is_disk_full=True)
-    broker.start()
-    wait_for_start(broker)
+    start(broker)
 
     assert broker.has_ended
     assert broker.exit_message.endswith("east.lock cannot be written: No space left on device")
@@ -46,8 +43,7 @@ def test_a_broker_that_starts_on_a_full_disk_says_so_in_one_line_and_starts_late
 
 def test_a_new_data_file_on_a_full_disk_is_not_called_damaged(broker: MachineBroker) -> None:
     broker.fail(is_disk_full=True)
-    broker.start()
-    wait_for_start(broker)
+    start(broker)
 
     assert broker.has_ended
     assert broker.exit_message.endswith("Make room on its disk, and start again")
@@ -57,6 +53,5 @@ def test_a_new_data_file_on_a_full_disk_is_not_called_damaged(broker: MachineBro
 def check_starts_again(broker: MachineBroker) -> None:
     broker.kill()
     broker.fail()
-    broker.start()
-    wait_for_start(broker)
+    start(broker)
     assert broker.is_ready

@@ -21,9 +21,10 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 
 from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from tests.chaos.outbox_victim import QUEUES
-from tests.client.shells.both import until
+from tests.chaos.process import peek_all
 from tests.pairing.namespaces import environment
 from tests.pairing.world import aliases
+from tests.waiting import wait_until
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "20"))
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", "1"))
@@ -59,7 +60,7 @@ class Victim:
         self.process.stdin.flush()
         child = int(self.process.stdout.readline())
         self.children.append(child)
-        until(lambda: self.count("paired") == len(self.children), "it is paired")
+        wait_until(lambda: self.count("paired") == len(self.children), "it is paired")
         return child
 
     def lines(self) -> list[list[str]]:
@@ -95,13 +96,7 @@ def found(text: str, queues: Sequence[str]) -> list[list[ServiceBusReceivedMessa
     """The messages of each queue, all at once: the SDK needs a second to close a receiver."""
 
     def peek(queue: str) -> list[ServiceBusReceivedMessage]:
-        with client.get_queue_receiver(queue) as receiver:
-            messages: list[ServiceBusReceivedMessage] = []
-            while page := receiver.peek_messages(
-                250, sequence_number=(messages[-1].sequence_number or 0) + 1 if messages else 1
-            ):
-                messages += page
-            return messages
+        return list(peek_all(client.get_queue_receiver(queue)))
 
     with ServiceBusClient.from_connection_string(text) as client, ThreadPoolExecutor() as threads:
         return list(threads.map(peek, queues))
@@ -139,7 +134,7 @@ def test_every_send_that_returned_is_delivered(tmp_path: Path) -> None:
                 for name in ("primary", "secondary"):
                     broker[name].faults.clear()
             victim.start("drain")
-            until(lambda: victim.count("empty"), "the outbox is empty")
+            wait_until(lambda: victim.count("empty"), "the outbox is empty")
         finally:
             victim.close()
         bring_home(broker)

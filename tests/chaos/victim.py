@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -23,6 +22,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pairbus.broker import Broker, QueueDescription
 from pairbus.broker.entities.namespace_options import Limits
 from tests.chaos.peers import Address
+from tests.chaos.process import Usage, usage_of
 
 LIMITS = Limits(
     connections_max=40,
@@ -37,15 +37,6 @@ QUEUES = ("healthy", "target", "flood")
 START_SECONDS_MAX = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a process holds."""
-
-    files: int
-    threads: int
-    resident_bytes: int
-
-
 class Victim:
     def __init__(self, process: subprocess.Popen[str], address: Address) -> None:
         self.address = address
@@ -56,25 +47,19 @@ class Victim:
         return self._process.poll() is None
 
     def usage(self) -> Usage:
-        proc = Path("/proc") / str(self._process.pid)
-        pages = int((proc / "statm").read_text().split()[1])
-        return Usage(
-            files=len(os.listdir(proc / "fd")),
-            threads=len(os.listdir(proc / "task")),
-            resident_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
-        )
+        return usage_of(self._process.pid)
 
     @contextmanager
-    def growth_below(self, size_bytes: int) -> Iterator[None]:
+    def growth_below(self, limit_MiB: float) -> Iterator[None]:
         """Inside the block, the process must not grow by more than this."""
         proc = Path("/proc") / str(self._process.pid)
-        before = self.usage().resident_bytes
+        before = self.usage().MiB
         (proc / "clear_refs").write_text("5")  # proc(5): restart the peak from what is held now
         yield
         peak = re.search(r"VmHWM:\s+(\d+) kB", (proc / "status").read_text())
         assert peak is not None
-        grown = int(peak[1]) * 1024 - before
-        assert grown < size_bytes, f"the broker grew by {grown / 2**20:.1f} MiB"
+        grown = int(peak[1]) / 1024 - before
+        assert grown < limit_MiB, f"the broker grew by {grown:.1f} MiB"
 
     def settled_usage(self, *, files_max: int | None = None, within: float = 20.0) -> Usage:
         """Once the last peers are cleared away; at the latest after that time."""
