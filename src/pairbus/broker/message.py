@@ -40,8 +40,6 @@ ROW_SEQUENCE_MASK: Final = (1 << MAILBOX_SHIFT) - 1
 """A row's id is its mailbox and its sequence number in one integer: a mailbox's messages lie
 together in the file, in order, and need no second index."""
 
-"""The index of that field in the properties section."""
-
 
 class MessageState(IntEnum):
     """The numbers are those of the annotation `x-opt-message-state`."""

@@ -10,7 +10,7 @@ failing; reading a field decodes it, and may still find text that is not UTF-8.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from pairbus.amqp.codec.types import Symbol, UByte, UInt, ULong
@@ -93,15 +93,6 @@ class Parts:
     bare: bytes
     properties: Span | None
     application_properties: Span | None
-
-
-class Bare(Protocol):
-    """What reading a property needs: `Parts`, or a stored message."""
-
-    @property
-    def bare(self) -> bytes: ...
-    @property
-    def properties(self) -> Span | None: ...
 
 
 def slice_message(data: bytes) -> Parts:
@@ -393,15 +384,15 @@ def read_property(bare: bytes, span: Span | None, index: int) -> Any:
     return decode(bare, pos)[0]
 
 
-def message_id(parts: Bare) -> str | None:
+def message_id(parts: Parts) -> str | None:
     return identifier_text(read_property(parts.bare, parts.properties, MESSAGE_ID), "message-id")
 
 
-def content_type(parts: Bare) -> str | None:
+def content_type(parts: Parts) -> str | None:
     return _text(read_property(parts.bare, parts.properties, CONTENT_TYPE), "content-type")
 
 
-def group_id(parts: Bare) -> str | None:
+def group_id(parts: Parts) -> str | None:
     return _text(read_property(parts.bare, parts.properties, GROUP_ID), "group-id")
 
 

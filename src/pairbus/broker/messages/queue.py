@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import EntityDescription
@@ -32,13 +32,6 @@ def lock_lost(what: str) -> AmqpError:
     )
 
 
-class SessionSeeker(Protocol):
-    """A link that waits for the next available session."""
-
-    def session_granted(self, session_id: str, *, now_ms: int) -> None: ...
-    def session_timed_out(self) -> None: ...
-
-
 class Queue(Entity):
     enqueuer: Enqueuer
 
@@ -50,7 +43,7 @@ class Queue(Entity):
         counters: Sequence[Counters],
     ) -> None:
         super().__init__(runtime, stored, description, counters)
-        self.waiting: OrderedDict[SessionSeeker, int] = OrderedDict()
+        self.waiting: OrderedDict[Consumer, int] = OrderedDict()
         """Links that asked for the next available session, and until when they wait."""
         self.enqueuer = Enqueuer(self)
 

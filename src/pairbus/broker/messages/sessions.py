@@ -25,6 +25,11 @@ class Consumer(Protocol):
         """How many messages it can take now."""
 
     def deliver(self, messages: Sequence[Message], *, now_ms: int) -> None: ...
+
+    def session_granted(self, session_id: str, *, now_ms: int) -> None:
+        """It waited for the next available session."""
+
+    def session_timed_out(self) -> None: ...
     def session_lost(self) -> None: ...
 
 

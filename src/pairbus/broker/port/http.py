@@ -55,7 +55,7 @@ HttpEndpoint = Callable[[Request], Awaitable[Response]]
 def make_app(namespace: Namespace) -> Starlette:
     app = Starlette(
         routes=[
-            Route(HEALTH_PATH, _health, methods=["GET"]),
+            Route(HEALTH_PATH, _health("ok"), methods=["GET"]),
             Route(FAULTS_PATH, _with_json_errors(_faults), methods=["GET", "POST", "DELETE"]),
             Route(
                 FAULTS_PATH + "/{number:int}", _with_json_errors(_fault), methods=["GET", "DELETE"]
@@ -82,12 +82,11 @@ def _namespace(request: Request) -> Namespace:
     return found
 
 
-async def _health(request: Request) -> Response:
-    return JSONResponse({"status": "ok", "namespace": _namespace(request).name})
+def _health(status: str) -> HttpEndpoint:
+    async def answer(request: Request) -> Response:
+        return JSONResponse({"status": status, "namespace": _namespace(request).name})
 
-
-async def _emulator_health(request: Request) -> Response:
-    return JSONResponse({"status": "healthy", "namespace": _namespace(request).name})
+    return answer
 
 
 class AdministrationGate:
@@ -102,7 +101,7 @@ class AdministrationGate:
         self._app = app
         self._monitoring = {
             _USUAL_METRICS_PATH: _metrics,
-            _USUAL_HEALTH_PATH: _emulator_health,
+            _USUAL_HEALTH_PATH: _health("healthy"),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

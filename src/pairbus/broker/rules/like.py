@@ -53,9 +53,6 @@ def compile_pattern(pattern: str, escape: str | None = None) -> Pattern:
 
 
 def _whole(piece: Piece) -> Matches:
-    literal = _literal(piece)
-    if literal is not None:
-        return literal.__eq__
     fits, size = _fits(piece), len(piece)
     return lambda text: len(text) == size and fits(text, 0)
 
@@ -98,11 +95,6 @@ def _pieces(pattern: str, escape: str | None) -> list[Piece]:
     return [tuple(piece) for piece in pieces]
 
 
-def _literal(piece: Piece) -> str | None:
-    text = "".join([each for each in piece if each is not None])
-    return text if len(text) == len(piece) else None
-
-
 def _runs(piece: Piece) -> list[tuple[int, str]]:
     """The parts of a piece that are characters, and where in it they begin."""
     runs: list[tuple[int, str]] = []
@@ -118,10 +110,10 @@ def _runs(piece: Piece) -> list[tuple[int, str]]:
 
 def _fits(piece: Piece) -> Callable[[str, int], bool]:
     """Whether a text has the piece exactly at a place. The caller checks that it has room."""
-    literal = _literal(piece)
-    if literal is not None:
-        return lambda text, at: text.startswith(literal, at)
     runs = _runs(piece)
+    if len(runs) == 1:
+        [(first, only)] = runs
+        return lambda text, at: text.startswith(only, at + first)
     return lambda text, at: all(text.startswith(run, at + offset) for offset, run in runs)
 
 
