@@ -23,7 +23,7 @@ from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.links import management, requests
 from pairbus.broker.links.request_codec import Request
-from pairbus.broker.message import MAILBOX_SHIFT
+from pairbus.broker.message import MAILBOX_SHIFT, Message, MessageState
 from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, MailboxKind
 from pairbus.broker.namespace import Namespace
@@ -74,6 +74,18 @@ def encoded(
 
 def ping(**more):
     return encoded(b"", content_type=PING_CONTENT_TYPE, ttl_ms=1000, **more)
+
+
+def stored_message(sequence=1, **facts):
+    """A message as the data file has it: an active one of ten bytes, if nothing else is said."""
+    plain = {
+        "sequence": sequence, "state": MessageState.ACTIVE, "enqueued_ms": 0, "expires_ms": None,
+        "ttl_ms": None, "due_ms": None, "delivery_count": 0, "session_id": None, "durable": None,
+        "priority": None, "annotations": b"", "annotation_count": 0, "delivery_annotations": b"",
+        "delivery_annotation_count": 0, "enqueued_sequence": sequence, "dead_letter_source": None,
+        "partition_id": None, "size": 10, "bare": b"bytes %d" % sequence,
+    }  # fmt: skip
+    return Message(**(plain | facts))
 
 
 def queue(name="q", **settings):

@@ -12,67 +12,42 @@ from pairbus.cost.meter import Tally
 from pairbus.fast.address import Address
 from tests.fast.world import messages, names, take
 
-
-@pytest.fixture
-def counted():
-    tally = Tally()
-    return Poll(tally), lambda: tally.empty_receive
+# What was granted: credit, whether anything was delivered since, and whether it is a drain.
+# Then, for each end of the poll, whether anything was delivered before. Last, the empty receives.
+POLLS = {
+    "taken back without a message, and detached as well": (
+        [(1, False, False), (1, False, True)],
+        [False, False],
+        1,
+    ),
+    "taken back by granting nothing": ([(10, False, False), (0, False, False)], [], 1),
+    "answered: it costs nothing but its messages": ([(10, False, False)], [True], 0),
+    "asked again without an answer": ([(1, False, False)] * 4, [False], 4),
+    "asked for the same again, after an answer too": (
+        [(10, False, False), (10, True, False), (10, False, False)],
+        [],
+        1,
+    ),
+    "more credit after an answer is the same poll": (
+        [(100, False, False), (125, True, False), (150, False, False), (175, False, False)],
+        [False],
+        0,
+    ),
+}
 
 
 @pytest.mark.req("M-01")
-def test_a_poll_that_is_taken_back_without_a_message_is_one_receive(counted):
-    poll, empties = counted
-    poll.granted(1, delivered=False, drain=False)
-    poll.granted(1, delivered=False, drain=True)
-    poll.end(delivered=False)
-    assert empties() == 1
+@pytest.mark.parametrize(("grants", "ends", "empty_receives"), POLLS.values(), ids=POLLS)
+def test_a_poll_is_counted_if_it_was(grants, ends, empty_receives):
+    tally = Tally()
+    poll = Poll(tally)
 
-    poll.end(delivered=False)  # the link is detached as well
-    assert empties() == 1
+    for credit, delivered, drain in grants:
+        poll.granted(credit, delivered=delivered, drain=drain)
+    for delivered in ends:
+        poll.end(delivered=delivered)
 
-
-def test_a_poll_that_is_taken_back_by_granting_nothing_is_one_too(counted):
-    poll, empties = counted
-    poll.granted(10, delivered=False, drain=False)
-    poll.granted(0, delivered=False, drain=False)
-
-    assert empties() == 1
-
-
-def test_a_poll_that_was_answered_costs_nothing_but_its_messages(counted):
-    poll, empties = counted
-    poll.granted(10, delivered=False, drain=False)
-    poll.end(delivered=True)
-
-    assert empties() == 0
-
-
-def test_asking_again_without_an_answer_is_another_receive(counted):
-    poll, empties = counted
-    for _ in range(4):
-        poll.granted(1, delivered=False, drain=False)
-    poll.end(delivered=False)
-
-    assert empties() == 4
-
-
-def test_asking_for_the_same_again_counts_after_an_answer_too(counted):
-    poll, empties = counted
-    poll.granted(10, delivered=False, drain=False)
-    poll.granted(10, delivered=True, drain=False)
-    poll.granted(10, delivered=False, drain=False)
-
-    assert empties() == 1
-
-
-def test_more_credit_after_an_answer_is_the_same_poll(counted):
-    poll, empties = counted
-    poll.granted(100, delivered=False, drain=False)
-    for credit in (125, 150, 175):  # each granted when messages that were given earlier arrived
-        poll.granted(credit, delivered=credit == 125, drain=False)
-    poll.end(delivered=False)
-
-    assert empties() == 0
+    assert tally.empty_receive == empty_receives
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=20), st.booleans())

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.descriptions import QueueDescription, Status
+from pairbus.broker.entities.descriptions import Status
 from pairbus.broker.entities.durations import INFINITE
-from pairbus.broker.message import Message, MessageState
+from pairbus.broker.message import MessageState
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.lifecycle import (
     REASON_DELIVERIES,
@@ -23,6 +23,7 @@ from pairbus.broker.messages.lifecycle import (
     Settlement,
     Times,
 )
+from tests.broker.world import queue, stored_message
 
 NOW = 1_800_000_000_000
 MAIN, DEAD_LETTER, TRANSFER = (
@@ -30,17 +31,6 @@ MAIN, DEAD_LETTER, TRANSFER = (
     MailboxKind.DEAD_LETTER,
     MailboxKind.TRANSFER_DEAD_LETTER,
 )
-
-
-def queue(**settings):
-    return QueueDescription(name="q", **settings)
-
-
-def message(*, state=MessageState.ACTIVE, delivery_count=0, expires_ms=None):
-    return Message(
-        1, state, NOW, expires_ms, None, None, delivery_count, None, None, None,
-        b"", 0, b"", 0, 1, None, None, 5, b"",
-    )  # fmt: skip
 
 
 # -- in ---------------------------------------------------------------------------------------
@@ -229,7 +219,7 @@ SETTLED = {
 def test_a_settlement_leads_to_a_decision(settlement, kind, state, delivery_count, expected):
     decision = lifecycle.settled(
         settlement,
-        message(state=state, delivery_count=delivery_count),
+        stored_message(state=state, delivery_count=delivery_count),
         queue(max_delivery_count=3),
         kind,
         reason="why",
@@ -245,7 +235,7 @@ def test_every_settlement_has_its_case():
 
 @pytest.mark.parametrize("kind", [DEAD_LETTER, TRANSFER])
 def test_a_dead_letter_cannot_be_dead_lettered(kind):
-    decision = lifecycle.settled(DEAD, message(), queue(), kind)
+    decision = lifecycle.settled(DEAD, stored_message(), queue(), kind)
 
     assert isinstance(decision, Refuse)
     assert decision.error.condition == "amqp:not-allowed"
@@ -265,7 +255,7 @@ LOCK_EXPIRED = {
     ("kind", "state", "delivery_count", "expected"), LOCK_EXPIRED.values(), ids=LOCK_EXPIRED
 )
 def test_an_expired_lock_leads_to_a_decision(kind, state, delivery_count, expected):
-    expired = message(state=state, delivery_count=delivery_count)
+    expired = stored_message(state=state, delivery_count=delivery_count)
 
     assert lifecycle.lock_expired(expired, queue(max_delivery_count=3), kind) == expected
 
@@ -277,7 +267,7 @@ def test_a_message_is_delivered_as_often_as_the_queue_says(limit, start):
     count, deliveries = start, 0
     while True:  # ends: each lap adds one
         deliveries += 1
-        decision = lifecycle.lock_expired(message(delivery_count=count), description, MAIN)
+        decision = lifecycle.lock_expired(stored_message(delivery_count=count), description, MAIN)
         if isinstance(decision, DeadLetter):
             break
         assert decision == MakeAvailable(count + 1)
@@ -288,9 +278,9 @@ def test_a_message_is_delivered_as_often_as_the_queue_says(limit, start):
 
 @pytest.mark.req("B-05")
 def test_a_message_expires_at_its_time_and_not_before():
-    assert not lifecycle.is_expired(message(), now_ms=NOW)
-    assert not lifecycle.is_expired(message(expires_ms=NOW + 1), now_ms=NOW)
-    assert lifecycle.is_expired(message(expires_ms=NOW), now_ms=NOW)
+    assert not lifecycle.is_expired(stored_message(), now_ms=NOW)
+    assert not lifecycle.is_expired(stored_message(expires_ms=NOW + 1), now_ms=NOW)
+    assert lifecycle.is_expired(stored_message(expires_ms=NOW), now_ms=NOW)
 
 
 @pytest.mark.req("B-04")

@@ -6,17 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.message import Message, MessageState, guid
+from pairbus.broker.message import MessageState, guid
 from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.mailbox import LockTokens, Mailbox
 from pairbus.broker.storage.store import Store
-
-
-def message(sequence, session_id=None):
-    return Message(
-        sequence, MessageState.ACTIVE, 0, None, None, None, 0, session_id, None, None,
-        b"", 0, b"", 0, sequence, None, None, 10, b"bytes",
-    )  # fmt: skip
+from tests.broker.world import stored_message
 
 
 class Taker:
@@ -47,7 +41,7 @@ def make(store, *, has_sessions=False, sequences=()):
         sequence, session_id = entry if isinstance(entry, tuple) else (entry, None)
         counters[0].add(MessageState.ACTIVE, 10)
         counters[0].last_sequence = sequence
-        store.insert(counters[0], message(sequence, session_id))
+        store.insert(counters[0], stored_message(sequence, session_id=session_id))
     store.save()
     return Mailbox(MailboxKind.MAIN, counters[0], store, LockTokens(), has_sessions=has_sessions)
 
@@ -118,7 +112,7 @@ def test_a_receiver_without_credit_is_skipped_until_it_has_new_credit(store):
     assert mailbox.next_delivery()[0] is rich
     poor.credit = 1
     assert mailbox.next_delivery()[0] is rich
-    mailbox.give_back(message(1))
+    mailbox.give_back(stored_message(1))
     mailbox.has_credit(poor)
     rich.credit = 0
 
@@ -140,7 +134,7 @@ def test_a_detached_receiver_gets_nothing(store):
 def test_messages_that_arrive_without_a_receiver_use_no_memory(store):
     mailbox = make(store, sequences=[1])
 
-    mailbox.arrive(message(1))
+    mailbox.arrive(stored_message(1))
 
     assert mailbox.held == {}
 
@@ -200,7 +194,7 @@ def test_one_session_without_messages_does_not_stop_the_next(store):
         mailbox.has_credit(taker)
 
     assert mailbox.next_delivery()[0] is busy
-    mailbox.arrive(message(2, "a"))
+    mailbox.arrive(stored_message(2, session_id="a"))
 
     assert mailbox.next_delivery()[0] is idle
 
@@ -208,8 +202,8 @@ def test_one_session_without_messages_does_not_stop_the_next(store):
 def test_messages_of_a_free_session_stay_on_the_disk(store):
     mailbox = make(store, has_sessions=True)
 
-    mailbox.arrive(message(1, "a"))
-    mailbox.give_back(message(1, "a"))
+    mailbox.arrive(stored_message(1, session_id="a"))
+    mailbox.give_back(stored_message(1, session_id="a"))
 
     assert mailbox.held == {}
     assert mailbox.sessions.next_available() == "a"

@@ -5,16 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from pairbus.broker.message import Message, MessageState
 from pairbus.broker.messages import window as window_module
 from pairbus.broker.messages.window import Window
-
-
-def message(sequence, size=10):
-    return Message(
-        sequence, MessageState.ACTIVE, 0, None, None, None, 0, None, None, None,
-        b"", 0, b"", 0, sequence, None, None, size, b"bytes",
-    )  # fmt: skip
+from tests.broker.world import stored_message
 
 
 class Disk:
@@ -27,7 +20,7 @@ class Disk:
     def read(self, after, upto, count):
         self.reads.append((after, upto, count))
         found = sorted(n for n in self.sequences if after < n <= upto)
-        return [message(n) for n in found[:count]]
+        return [stored_message(n) for n in found[:count]]
 
 
 def drain(window):
@@ -57,7 +50,7 @@ def test_large_messages_are_taken_a_few_at_a_time(monkeypatch):
     monkeypatch.setattr(window_module, "TAKE_BYTES", 25)
     window = Window({}, Disk().read, last_committed=0)
     for sequence in range(1, 6):
-        window.arrive(message(sequence), wanted=True)
+        window.arrive(stored_message(sequence), wanted=True)
 
     assert [len(window.take(10)) for _ in range(2)] == [3, 2]
 
@@ -76,7 +69,7 @@ def test_a_wanted_arrival_needs_no_disk():
     window = Window({}, disk.read, last_committed=0)
 
     for sequence in (1, 2):
-        window.arrive(message(sequence), wanted=True)
+        window.arrive(stored_message(sequence), wanted=True)
 
     assert drain(window) == [1, 2]
     assert disk.reads == []
@@ -88,7 +81,7 @@ def test_a_full_window_leaves_the_rest_to_the_disk(small):
 
     for sequence in range(1, 8):
         disk.sequences.add(sequence)
-        window.arrive(message(sequence), wanted=True)
+        window.arrive(stored_message(sequence), wanted=True)
 
     assert sorted(held) == [1, 2, 3]
     assert drain(window) == [1, 2, 3, 4, 5, 6, 7]
@@ -100,7 +93,7 @@ def test_bytes_fill_a_window_too(monkeypatch):
     window = Window(held, disk.read, last_committed=0)
 
     for sequence in (1, 2, 3):
-        window.arrive(message(sequence, size=60), wanted=True)
+        window.arrive(stored_message(sequence, size=60), wanted=True)
 
     assert sorted(held) == [1, 2]
     assert drain(window) == [1, 2, 3]
@@ -110,7 +103,7 @@ def test_locked_and_busy_messages_are_passed_over():
     held = {}
     window = Window(held, Disk().read, last_committed=0)
     for sequence in (1, 2, 3):
-        window.arrive(message(sequence), wanted=True)
+        window.arrive(stored_message(sequence), wanted=True)
     held[1].lock = object()
     held[2].busy = True
 
@@ -122,7 +115,7 @@ def test_messages_that_vanish_from_the_window_do_not_fill_it_for_ever(monkeypatc
     disk, held = Disk(), {}
     window = Window(held, disk.read, last_committed=0)
     for sequence in range(1, 50):
-        window.arrive(message(sequence), wanted=True)
+        window.arrive(stored_message(sequence), wanted=True)
         if sequence % 2:
             held.pop(sequence, None)  # expired where it lay
         else:
@@ -131,7 +124,7 @@ def test_messages_that_vanish_from_the_window_do_not_fill_it_for_ever(monkeypatc
             disk.sequences.discard(sequence)
             held.pop(sequence)
 
-    window.arrive(message(51), wanted=True)
+    window.arrive(stored_message(51), wanted=True)
 
     assert 51 in held
 
@@ -167,7 +160,7 @@ class WindowMachine(RuleBasedStateMachine):
     def a_new_one_arrives(self, gap, wanted, size):
         self.last += gap
         self.disk.sequences.add(self.last)
-        self.window.arrive(message(self.last, size), wanted=wanted)
+        self.window.arrive(stored_message(self.last, size=size), wanted=wanted)
 
     @rule(data=st.data(), wanted=st.booleans())
     def one_arrives_out_of_order(self, data, wanted):
@@ -175,7 +168,7 @@ class WindowMachine(RuleBasedStateMachine):
         if gaps:
             number = data.draw(st.sampled_from(gaps))
             self.disk.sequences.add(number)
-            self.window.arrive(message(number), wanted=wanted)
+            self.window.arrive(stored_message(number), wanted=wanted)
 
     @rule(count=st.integers(1, 4))
     def take(self, count):

@@ -5,11 +5,11 @@ from contextlib import closing
 
 import pytest
 
-from pairbus.broker.message import Message, MessageState
 from pairbus.broker.storage import reads
 from pairbus.broker.storage import store as store_module
 from pairbus.broker.storage.store import Store
 from pairbus.broker.storage.writes import ranges
+from tests.broker.world import stored_message
 
 NOW = 1_800_000_000_000
 
@@ -37,15 +37,6 @@ def boxes(store, name="q"):
     return counters
 
 
-def message(sequence, *, state=MessageState.ACTIVE, session_id=None, size=10, **times):
-    facts = {"enqueued_ms": NOW, "expires_ms": None, "ttl_ms": None, "due_ms": None} | times
-    return Message(
-        sequence, state, facts["enqueued_ms"], facts["expires_ms"], facts["ttl_ms"],
-        facts["due_ms"], 0, session_id, None, None, b"", 0, b"", 0, sequence, None, None, size,
-        b"bytes %d" % sequence,
-    )  # fmt: skip
-
-
 def put(store, counters, *messages):
     for one in messages:
         counters.add(one.state, one.size)
@@ -63,7 +54,7 @@ def sequences(messages):
 
 @pytest.mark.req("B-12")
 def test_nothing_is_seen_before_the_commit(store, box):
-    store.insert(box, message(1))
+    store.insert(box, stored_message(1))
     assert store.has_changes
     assert store.read_one(box.mailbox_id, 1) is None
 
@@ -76,7 +67,7 @@ def test_nothing_is_seen_before_the_commit(store, box):
 
 
 def test_rolled_back_changes_are_not_stored(store, box):
-    store.insert(box, message(1))
+    store.insert(box, stored_message(1))
     store.apply()
 
     store.rollback()
@@ -87,16 +78,16 @@ def test_rolled_back_changes_are_not_stored(store, box):
 
 
 def test_a_failed_transaction_leaves_nothing_behind_and_the_next_is_fine(store, box):
-    put(store, box, message(1))
-    store.insert(box, message(2))
-    store.insert(box, message(1))  # the same row again
+    put(store, box, stored_message(1))
+    store.insert(box, stored_message(2))
+    store.insert(box, stored_message(1))  # the same row again
 
     with pytest.raises(sqlite3.IntegrityError):
         store.save()
 
     assert not store.has_changes
     assert sequences(store.read_from(box.mailbox_id, first=0, count=9)) == [1]
-    put(store, box, message(3))
+    put(store, box, stored_message(3))
     assert sequences(store.read_from(box.mailbox_id, first=0, count=9)) == [1, 3]
 
 
@@ -104,18 +95,18 @@ def test_a_commit_that_fails_in_save_is_rolled_back(store, box, monkeypatch):
     def refuse():
         raise sqlite3.OperationalError("disk full")
 
-    store.insert(box, message(1))
+    store.insert(box, stored_message(1))
     with monkeypatch.context() as patch:
         patch.setattr(store, "commit", refuse)
         with pytest.raises(sqlite3.OperationalError, match="disk full"):
             store.save()
 
-    put(store, box, message(2))
+    put(store, box, stored_message(2))
     assert sequences(store.read_from(box.mailbox_id, first=0, count=9)) == [2]
 
 
 def test_discarded_changes_are_not_stored(store, box):
-    store.insert(box, message(1))
+    store.insert(box, stored_message(1))
 
     store.discard()
 
@@ -138,7 +129,7 @@ def test_rows_are_deleted_in_ranges(ids, expected):
 def test_closing_saves_pending_changes(path):
     store = Store(path)
     counters = boxes(store)[0]
-    store.insert(counters, message(1))
+    store.insert(counters, stored_message(1))
     store.close()
 
     store = Store(path)
@@ -152,7 +143,7 @@ def test_closing_saves_pending_changes(path):
 
 def test_a_read_stops_after_some_megabytes(store, box, monkeypatch):
     monkeypatch.setattr(reads, "READ_BYTES_MAX", 1000)
-    put(store, box, *(message(n, size=100) for n in range(1, 201)))
+    put(store, box, *(stored_message(n, size=100) for n in range(1, 201)))
 
     found = store.read_active(box.mailbox_id, after=0, upto=999, count=999)
 
@@ -176,9 +167,9 @@ def test_names_differ_by_more_than_case(store):
 def test_a_dropped_entity_is_gone_at_once_and_its_messages_in_portions(store, path, monkeypatch):
     monkeypatch.setattr(store_module, "GARBAGE_ROWS", 2)
     entity, counters = store.create_entity("q", "queue", {}, 3, now_ms=NOW)
-    put(store, counters[0], *(message(n) for n in range(1, 6)))
+    put(store, counters[0], *(stored_message(n) for n in range(1, 6)))
     other = boxes(store, "other")[0]
-    put(store, other, message(1))
+    put(store, other, stored_message(1))
     store.remember(counters[0].mailbox_id, "id", NOW + 99)
     store.set_session_state(counters[0].mailbox_id, "s", b"state", NOW)
     store.save()
@@ -203,7 +194,7 @@ def test_a_dropped_entity_is_gone_at_once_and_its_messages_in_portions(store, pa
 def test_ids_of_dropped_entities_are_never_given_again(path):
     store = Store(path)
     entity, counters = store.create_entity("q", "queue", {}, 3, now_ms=NOW)
-    put(store, counters[2], message(1))
+    put(store, counters[2], stored_message(1))
     store.drop_entity(entity.entity_id)
     store.close()
 
