@@ -11,8 +11,8 @@ import http.client
 import ssl
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -33,7 +33,7 @@ class HttpResponse:
     body: bytes
 
 
-class HttpClient:
+class HttpClient(AbstractContextManager["HttpClient"]):
     """One connection, opened by the first request."""
 
     def __init__(
@@ -58,15 +58,7 @@ class HttpClient:
         tls = ssl.create_default_context() if parts.scheme == "https" else None
         return cls(parts.hostname or "", parts.port, tls=tls, seconds=seconds)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
 
     def request(

@@ -16,6 +16,7 @@ from pairbus.cli.broker.namespaces import (
     parse_policy,
     read_policies,
 )
+from pairbus.cli.broker.options import BrokerOptions, Sku
 from pairbus.errors import ConfigError, UsageError
 
 CONFIG = {
@@ -31,30 +32,8 @@ CONFIG = {
 }
 
 
-def gather(
-    *,
-    namespaces: tuple[str, ...] = (),
-    queues: tuple[str, ...] = (),
-    policies: tuple[str, ...] = (),
-    config: Path | None = None,
-    data: Path | None = None,
-    **more: Any,
-) -> list[NamespaceOptions]:
-    options: dict[str, Any] = {
-        "topics": (),
-        "subscriptions": (),
-        "sku": "Standard",
-        "accepts_bearer": False,
-        "allows_faults": False,
-    }
-    return namespaces_from_options(
-        namespaces=namespaces,
-        queues=queues,
-        policies=policies,
-        config=config,
-        data=data,
-        **(options | more),
-    )
+def gather(**options: Any) -> list[NamespaceOptions]:
+    return namespaces_from_options(BrokerOptions(**options))
 
 
 @pytest.fixture
@@ -65,7 +44,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_without_options_there_is_one_namespace_with_the_well_known_key() -> None:
-    (options,) = gather()
+    (options,) = gather(memory=True)
 
     assert (options.name, options.port, options.data) == ("local", 0, None)
     assert options.policies == (default_policy(),)
@@ -73,9 +52,9 @@ def test_without_options_there_is_one_namespace_with_the_well_known_key() -> Non
 
 def test_queues_policies_and_data_apply_to_every_namespace(tmp_path: Path) -> None:
     gathered = gather(
-        namespaces=("east:5672", "west"),
-        queues=("a", "b", "a"),
-        policies=("p:k:Send",),
+        namespace=("east:5672", "west"),
+        queue=("a", "b", "a"),
+        policy=("p:k:Send",),
         data=tmp_path,
     )
 
@@ -90,7 +69,7 @@ def test_queues_policies_and_data_apply_to_every_namespace(tmp_path: Path) -> No
 
 def test_options_add_to_the_namespaces_of_a_file(config: Path) -> None:
     gathered = gather(
-        config=config, namespaces=("SbEmulatorNs:5672", "extra"), queues=("Orders", "bills")
+        config=config, namespace=("SbEmulatorNs:5672", "extra"), queue=("Orders", "bills")
     )
 
     assert [(o.name, o.port) for o in gathered] == [("sbemulatorns", 5672), ("extra", 0)]
@@ -103,10 +82,10 @@ def test_options_add_to_the_namespaces_of_a_file(config: Path) -> None:
 
 def test_topics_and_subscriptions_apply_to_every_namespace() -> None:
     gathered = gather(
-        namespaces=("east", "west"),
-        topics=("news", "events"),
-        subscriptions=("events/audit", "web/shop/all", "events/Subscriptions/other"),
-        sku="Premium",
+        namespace=("east", "west"),
+        topic=("news", "events"),
+        subscription=("events/audit", "web/shop/all", "events/Subscriptions/other"),
+        sku=Sku.PREMIUM,
     )
 
     for options in gathered:
@@ -128,7 +107,7 @@ def test_the_file_wins_for_a_topic_that_it_describes(tmp_path: Path) -> None:
     topics = [topic | {"Subscriptions": [subscription]}]
     path.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "n", "Topics": topics}]}}))
 
-    (options,) = gather(config=path, topics=("Events",), subscriptions=("EVENTS/audit", "events/b"))
+    (options,) = gather(config=path, topic=("Events",), subscription=("EVENTS/audit", "events/b"))
 
     assert [entity.name for entity in options.topics] == [
         "events",
@@ -154,7 +133,7 @@ def test_the_file_wins_for_a_topic_that_it_describes(tmp_path: Path) -> None:
 def test_a_file_of_one_namespace_has_the_ports_of_the_emulator_and_can_be_renamed(
     config: Path, namespaces: tuple[str, ...], expected: tuple[str, int, int | None]
 ) -> None:
-    (options,) = gather(config=config, namespaces=namespaces)
+    (options,) = gather(config=config, namespace=namespaces)
 
     assert (options.name, options.port, options.administration_port) == expected
     assert [queue.name for queue in options.queues] == ["orders"]
@@ -166,20 +145,20 @@ def test_a_second_port_can_be_chosen_for_one_namespace_alone(config: Path) -> No
     (options,) = gather(administration_port=0)
     assert (options.port, options.administration_port) == (0, 0)
     with pytest.raises(UsageError, match="needs a broker with one namespace"):
-        gather(namespaces=("a", "b"), administration_port=0)
+        gather(namespace=("a", "b"), administration_port=0)
 
 
 def test_a_name_that_the_file_does_not_have_starts_no_empty_namespace(
     config: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="no namespace of this name; its namespaces are sbemul"):
-        gather(config=config, namespaces=("east", "west"))
+        gather(config=config, namespace=("east", "west"))
     several = tmp_path / "several.json"
     spaces = [{"Name": "east"}, {"Name": "west"}]
     several.write_text(json.dumps({"UserConfig": {"Namespaces": spaces}}))
     with pytest.raises(UsageError, match=r"--namespace wets: .*its namespaces are east, west"):
-        gather(config=several, namespaces=("wets:5672",))
-    gathered = gather(config=several, namespaces=("west:5672",))
+        gather(config=several, namespace=("wets:5672",))
+    gathered = gather(config=several, namespace=("west:5672",))
     assert [(o.name, o.port, o.administration_port) for o in gathered] == [
         ("east", 0, None),
         ("west", 5672, None),
@@ -248,20 +227,20 @@ def test_an_invalid_policy_is_explained_without_its_key(text: str, reason: str) 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ({"namespaces": ("a", "A:1")}, "--namespace A is given twice"),
-        ({"policies": ("a:k:Send", "a:l:Send")}, "--policy a is given twice"),
-        ({"topics": ("no good",)}, "topic name 'no good' is not valid"),
-        ({"subscriptions": ("events",)}, "--subscription 'events': must be TOPIC/NAME"),
-        ({"subscriptions": ("/audit",)}, "must be TOPIC/NAME"),
-        ({"subscriptions": ("events/no good",)}, "is not valid"),
-        ({"queues": ("a",), "topics": ("A",)}, "topic 'A' is defined twice"),
-        ({"queues": ("no good",)}, "queue name 'no good' is not valid"),
+        ({"namespace": ("a", "A:1")}, "--namespace A is given twice"),
+        ({"policy": ("a:k:Send", "a:l:Send")}, "--policy a is given twice"),
+        ({"topic": ("no good",)}, "topic name 'no good' is not valid"),
+        ({"subscription": ("events",)}, "--subscription 'events': must be TOPIC/NAME"),
+        ({"subscription": ("/audit",)}, "must be TOPIC/NAME"),
+        ({"subscription": ("events/no good",)}, "is not valid"),
+        ({"queue": ("a",), "topic": ("A",)}, "topic 'A' is defined twice"),
+        ({"queue": ("no good",)}, "queue name 'no good' is not valid"),
         ({"config": Path("/nowhere/Config.json")}, "/nowhere/Config.json: cannot be read"),
     ],
 )
 def test_contradictions_are_refused(words: dict[str, object], reason: str) -> None:
     with pytest.raises((ConfigError, UsageError), match=reason):
-        gather(**words)  # type: ignore[arg-type]
+        gather(**words)
 
 
 def test_policies_come_from_a_file(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pairbus.broker.entities.descriptions import (
 )
 from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.policies import Policy, Right, default_policy
+from pairbus.cli.broker.options import BrokerOptions
 from pairbus.errors import UsageError
 
 _DEFAULT_NAMESPACE = "local"
@@ -27,43 +28,32 @@ _EMULATOR_PORT = 5672
 _EMULATOR_ADMINISTRATION_PORT = 5300
 
 
-def namespaces_from_options(
-    *,
-    namespaces: Sequence[str],
-    queues: Sequence[str],
-    topics: Sequence[str],
-    subscriptions: Sequence[str],
-    policies: Sequence[str],
-    config: Path | None,
-    data: Path | None,
-    sku: str,
-    accepts_bearer: bool,
-    allows_faults: bool,
-    administration_port: int | None = None,
-) -> list[NamespaceOptions]:
-    gathered = _gather(namespaces, config)
-    if administration_port is not None:
+def namespaces_from_options(options: BrokerOptions) -> list[NamespaceOptions]:
+    gathered = _gather(options.namespace or (), options.config)
+    if options.administration_port is not None:
         if len(gathered) > 1:
             raise UsageError("--administration-port needs a broker with one namespace")
-        gathered = [replace(gathered[0], administration_port=administration_port)]
+        gathered = [replace(gathered[0], administration_port=options.administration_port)]
+    policies = [*(options.policy or ()), *read_policies(options.policy_file)]
     accepted = tuple(map(parse_policy, policies)) or (default_policy(),)
     names = [policy.name for policy in accepted]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"--policy {name} is given twice")
-    added = topics_from_names([*topics, *map(parse_subscription, subscriptions)])
+    subscriptions = map(parse_subscription, options.subscription or ())
+    added = topics_from_names([*(options.topic or ()), *subscriptions])
     return [
         replace(
-            options,
-            queues=_with_queues(options, queues),
-            topics=_with_topics(options, added),
+            one,
+            queues=_with_queues(one, options.queue or ()),
+            topics=_with_topics(one, added),
             policies=accepted,
-            data=data,
-            sku=sku,
-            accepts_bearer=accepts_bearer,
-            allows_faults=allows_faults,
+            data=options.folder,
+            sku=options.sku.value,
+            accepts_bearer=options.accept_bearer,
+            allows_faults=options.allow_faults,
         )
-        for options in gathered
+        for one in gathered
     ]
 
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from pairbus.cli.shared_options import flag, option
+from pairbus.cli.broker.options import BrokerOptions
+from pairbus.cli.shared_options import flatten_options, option
 from pairbus.cli.signals import stop_on_signal
 from pairbus.errors import BrokerError, DataFileError, UsageError
 
@@ -28,14 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_DATA: Final = Path("pairbus-data")
 _FILES: Final = 16_384
 _ENDED_CONNECTIONS_MAX: Final = 100
-
-
-class Sku(StrEnum):
-    STANDARD = "Standard"
-    PREMIUM = "Premium"
 
 
 class LogLevel(StrEnum):
@@ -45,80 +40,11 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+@flatten_options
 def broker(
     context: typer.Context,
-    namespace: list[str] | None = option(
-        "NAME[:PORT]",
-        "Namespace and its port; repeat it for several (default: local). Without a port, "
-        "or with 0, the system chooses one. With --config, it sets the port of that namespace "
-        "in the file; if the file has only one, it also renames it.",
-    ),
-    queue: list[str] | None = option("NAME", "Queue in every namespace; repeat it for several."),
-    topic: list[str] | None = option("NAME", "Topic in every namespace; repeat it for several."),
-    subscription: list[str] | None = option(
-        "TOPIC/NAME", "Subscription, and its topic, in every namespace; repeat it for several."
-    ),
-    config: Path | None = option(
-        "Config.json",
-        "Namespaces, queues, topics, subscriptions and rules, in the format of the "
-        "official emulator. A file with one namespace also brings the emulator's ports: 5672, "
-        "and 5300 for administration and health.",
-    ),
-    administration_port: int | None = option(
-        "PORT",
-        "Second port for administration and health; 0: the system chooses one (default: "
-        "5300 with --config and port 5672, otherwise none, because one port has everything).",
-    ),
-    sku: Sku = option(
-        "Standard|Premium",
-        "Tier, which limits the message size: Standard 256 KiB, Premium up to 100 MiB "
-        "(default: Standard).",
-        case_sensitive=False,
-        default=Sku.STANDARD,
-    ),
-    accept_bearer: bool = flag(
-        "Accept any bearer token without checking its signature, for applications that "
-        "use azure-identity; on loopback only, unless you give --allow-insecure.",
-        "--accept-bearer",
-    ),
-    policy: list[str] | None = option(
-        "NAME:KEY:RIGHTS",
-        "Shared access key and its rights, from Manage,Send,Listen; repeat it for several "
-        "(default: the emulator's well-known key, which works only on this machine).",
-        envvar="PAIRBUS_POLICY",
-    ),
-    policy_file: Path | None = option(
-        "FILE",
-        "File with policies, one NAME:KEY:RIGHTS on each line. Other users of the machine "
-        "see what --policy says, but not what is in a file that only you can read.",
-        envvar="PAIRBUS_POLICY_FILE",
-    ),
-    data: Path | None = option(
-        "DIR",
-        f"Folder for messages and certificates (default: ./{DEFAULT_DATA}).",
-        envvar="PAIRBUS_DATA",
-    ),
-    memory: bool = flag("Keep messages only until this process ends.", "--memory"),
-    host: str = option(
-        "HOST",
-        "Address to listen on (default: localhost). An address other than loopback needs "
-        "--policy and accepts only TLS, unless you give --allow-insecure.",
-        envvar="PAIRBUS_HOST",
-        default="localhost",
-    ),
-    allow_insecure: bool = flag(
-        "Accept connections without TLS and the well-known key on every --host, for "
-        "networks of containers. Anyone who can reach the port has all rights.",
-        "--allow-insecure",
-        envvar="PAIRBUS_ALLOW_INSECURE",
-    ),
-    allow_faults: bool = flag(
-        "Accept `pairbus fault` with the well-known key, too. A key of your own with "
-        "Manage needs no permission.",
-        "--allow-faults",
-        envvar="PAIRBUS_ALLOW_FAULTS",
-    ),
-    tls_only: bool = flag("Refuse connections without TLS, also on loopback.", "--tls-only"),
+    options: BrokerOptions,
+    *,
     check: Path | None = option("DIR", "Examine the data files in a folder, and start nothing."),
     log_level: LogLevel = option(
         "debug|info|warning|error",
@@ -150,33 +76,20 @@ def broker(
     if check is not None:
         check_data_files(check)
         return
-    from pairbus.cli.broker.namespaces import namespaces_from_options, read_policies
+    from pairbus.cli.broker.namespaces import namespaces_from_options
 
     logging.basicConfig(
         stream=sys.stderr,
         level=log_level.value.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    if memory and _is_on_command_line(context, "data"):
+    if options.memory and _is_on_command_line(context, "data"):
         raise UsageError("--data and --memory cannot be combined")
-    options = namespaces_from_options(
-        namespaces=namespace or [],
-        queues=queue or [],
-        topics=topic or [],
-        subscriptions=subscription or [],
-        sku=sku.value,
-        accepts_bearer=accept_bearer,
-        allows_faults=allow_faults,
-        policies=[*(policy or []), *read_policies(policy_file)],
-        config=config,
-        data=None if memory else data or DEFAULT_DATA,
-        administration_port=administration_port,
-    )
     run(
-        options,
-        host=host,
-        tls_only=tls_only or None,
-        allow_insecure=allow_insecure,
+        namespaces_from_options(options),
+        host=options.host,
+        tls_only=options.tls_only or None,
+        allow_insecure=options.allow_insecure,
         shows_keys=_is_on_command_line(context, "policy"),
     )
 
