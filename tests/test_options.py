@@ -204,7 +204,7 @@ REFUSED = [
 
 
 @pytest.mark.req("A-04", "X-03", "X-11")
-@pytest.mark.parametrize("settings", ACCEPTED, ids=str)
+@pytest.mark.parametrize("settings", ACCEPTED, ids=" ".join)
 def test_a_value_in_its_range_is_accepted(settings: dict[str, Any]) -> None:
     options = made(**settings)
 
@@ -212,7 +212,9 @@ def test_a_value_in_its_range_is_accepted(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.req("A-04", "X-03", "X-04", "X-11")
-@pytest.mark.parametrize(("settings", "text"), REFUSED, ids=str)
+@pytest.mark.parametrize(
+    ("settings", "text"), REFUSED, ids=[" ".join(settings) for settings, _ in REFUSED]
+)
 def test_a_wrong_value_is_named_with_what_would_be_right(
     settings: dict[str, Any], text: str
 ) -> None:
