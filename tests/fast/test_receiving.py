@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 
+from pairbus.broker import Broker
+from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient, wait_together
-from pairbus.fast.connection import attach_all
+from pairbus.fast.connection import attach_all, attach_each
 from pairbus.fast.receiver import stop_all, wait_for_any
 from tests.fast.world import bare, delivery_counts, message, messages, names, send_one, take
 
@@ -312,6 +314,17 @@ def test_several_are_attached_in_the_time_of_one_and_failures_are_raised_later(c
         assert len(take(receiver, 3)) == 3
     with pytest.raises(ServiceBusError):
         receivers[2].receive(1, max_wait_seconds=1)
+
+
+def test_more_links_are_tried_than_a_connection_may_have():
+    paths = [f"q{number}" for number in range(260)]
+    with (
+        Broker(queues=paths) as broker,
+        Address.from_connection_string(broker.connection_string).client() as client,
+    ):
+        errors = attach_each([client.receiver(path, credit=1) for path in (*paths, "nowhere")])
+        assert errors[:-1] == [None] * 260
+        assert errors[-1] is not None
 
 
 def test_the_error_of_a_credential_is_raised_by_the_call_that_needs_it(connect):

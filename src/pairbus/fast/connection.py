@@ -35,6 +35,8 @@ L = TypeVar("L", ClientReceiverLink, ClientSenderLink)
 
 _PROPERTIES: Final = {"product": "pairbus"}
 _CHECK_SECONDS: Final = 1.0
+_AT_ONCE_MAX: Final = 200
+"""Links that are attached at the same time: a connection may have 256."""
 CLOSE_SECONDS: Final = 2.0
 """The longest time that closing waits for an answer. The answer is not needed, and the peer may be
 gone.
@@ -249,6 +251,12 @@ class Attachment(ABC, Generic[L]):
     def is_attached(self) -> bool:
         return self._alive() is not None
 
+    def detach(self) -> None:
+        """Without waiting for the answer. The next call that needs a link attaches another one."""
+        if self._link is not None:
+            self._link.detach()
+            self._link = None
+
     def close(self) -> object:
         """Detach. Never raises."""
         link, connection = self._alive(), self._namespace.current
@@ -279,11 +287,18 @@ def attach_each(
     """Attach several links of one client at the same time, to see which ones the service accepts.
 
     No credit is granted and nothing is sent, so nothing is billed. Returns the error of each link,
-    or None. Raises AzureError if the namespace does not answer.
+    or None. Raises AzureError if the namespace does not answer. If there are more than a connection
+    may have, they are attached and detached in groups.
     """
     namespace = attachments[0]._namespace
+    errors: list[Exception | None] = []
     with namespace.translating_errors(f"connecting to {namespace.namespace}"):
-        errors = _attach(attachments)
+        for first in range(0, len(attachments), _AT_ONCE_MAX):
+            some = attachments[first : first + _AT_ONCE_MAX]
+            errors += _attach(some)
+            if len(attachments) > _AT_ONCE_MAX:
+                for one in some:
+                    one.detach()
     return [
         from_client_error(error, f"a link of {one.path!r}")
         if isinstance(error, ClientError)
