@@ -18,11 +18,18 @@ from xml.etree.ElementTree import Element
 from pairbus.broker.admin import atom
 from pairbus.broker.admin.access import bad_request
 from pairbus.broker.admin.atom import child, child_text, escape, moment, own_name, type_of
-from pairbus.broker.entities.descriptions import Filter, RuleDescription
+from pairbus.broker.entities.descriptions import RuleDescription
 from pairbus.broker.entities.durations import format_duration, parse_duration
 from pairbus.broker.entities.policies import Policy, Right
-from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
-from pairbus.broker.rules.filters import CORRELATION_PROPERTIES
+from pairbus.broker.rules import (
+    CORRELATION_PROPERTIES,
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
 
 ELEMENT: Final = "RuleDescription"
 _SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from pairbus.broker.entities.descriptions import Filter, RuleDescription, default_rules
+from pairbus.broker.entities.descriptions import RuleDescription, default_rules
 from pairbus.broker.entities.located_json import ConfigMistake, Members, Node
 from pairbus.broker.rules import (
     CORRELATION_PROPERTIES,
     CorrelationFilter,
     FalseFilter,
+    Filter,
     SqlAction,
     SqlFilter,
     TrueFilter,

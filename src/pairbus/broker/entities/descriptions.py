@@ -17,15 +17,7 @@ from typing import ClassVar, Final
 from pairbus.broker.entities.durations import INFINITE
 from pairbus.broker.entities.policies import Policy
 from pairbus.broker.entities.settings import SETTINGS, Setting
-from pairbus.broker.rules import (
-    CorrelationFilter,
-    FalseFilter,
-    SqlAction,
-    SqlFilter,
-    TrueFilter,
-    compile_action,
-    compile_filter,
-)
+from pairbus.broker.rules import Filter, SqlAction, TrueFilter, compile_action, compile_filter
 from pairbus.errors import ConfigError
 
 DEFAULT_RULE: Final = "$Default"
@@ -36,8 +28,6 @@ _SUBSCRIPTION_NAME_LENGTH_MAX: Final = 50
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
 _NAME_LENGTH_MAX = 260
 _SUBSCRIPTION = re.compile(r"(?P<topic>.+?)/subscriptions/(?P<own>.*)", re.IGNORECASE | re.DOTALL)
-
-Filter = TrueFilter | FalseFilter | SqlFilter | CorrelationFilter
 
 
 class Status(StrEnum):

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pairbus.amqp.codec.types import Described, Int, Timestamp, ULong
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.entities.descriptions import Filter, RuleDescription
+from pairbus.broker.entities.descriptions import RuleDescription
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.links.management import (
     Context,
@@ -27,13 +27,14 @@ from pairbus.broker.links.management import (
 from pairbus.broker.links.request_codec import Reply, no_entity
 from pairbus.broker.messages.topic import Subscription
 from pairbus.broker.rules import (
+    CORRELATION_PROPERTIES,
     CorrelationFilter,
     FalseFilter,
+    Filter,
     SqlAction,
     SqlFilter,
     TrueFilter,
 )
-from pairbus.broker.rules.filters import CORRELATION_PROPERTIES
 from pairbus.broker.rules.values import to_amqp
 from pairbus.errors import ConfigError
 
