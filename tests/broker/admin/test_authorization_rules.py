@@ -2,8 +2,7 @@
 
 import pytest
 
-from pairbus.broker.entities.policies import Policy
-from tests.broker.admin.site import SERVICE_BUS, token
+from tests.broker.admin.site import SERVICE_BUS
 
 KEYS = ("a2V5", "b3RoZXI=")
 
@@ -54,14 +53,6 @@ def test_keys_that_are_not_given_are_made(site):
 
     assert {len(key) for key in first + second} == {44}
     assert len({*first, *second}) == 4
-
-
-@pytest.mark.parametrize("key", KEYS, ids=["the primary", "the secondary"])
-def test_both_keys_open_the_entity(site, key):
-    put(site, rule(rights=("Manage", "Send", "Listen")))
-    policy = Policy(name="k", key=key, rights=frozenset())
-
-    assert site.get("q", authorization=token(policy)).status == 200
 
 
 def test_an_update_replaces_them(site):
