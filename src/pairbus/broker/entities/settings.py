@@ -34,14 +34,17 @@ class ValueKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    name: str
-    """The service's name for it."""
     field: str
     """The field of the description."""
     kind: ValueKind
     least: Any = None
     most: Any = None
     """The service's range of a number or duration, or of the length of a text."""
+
+    @property
+    def name(self) -> str:
+        """The service's name for it: `LockDuration` is the field `lock_duration`."""
+        return self.field.title().replace("_", "")
 
     def problem_with(self, value: Any) -> str | None:
         """Returns what is wrong with the value. The text follows the setting's name."""
@@ -71,37 +74,25 @@ _SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
 
 # In the order of the emulator's Config.json; it has the first nine.
 SETTINGS: Final = (
-    Setting("DeadLetteringOnMessageExpiration", "dead_lettering_on_message_expiration", _BOOLEAN),
-    Setting(
-        "DefaultMessageTimeToLive", "default_message_time_to_live", _DURATION, _SECOND, INFINITE
-    ),
-    Setting(
-        "DuplicateDetectionHistoryTimeWindow",
-        "duplicate_detection_history_time_window",
-        _DURATION,
-        20 * _SECOND,
-        7 * _DAY,
-    ),
-    Setting("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_messages_to", _TARGET),
-    Setting("ForwardTo", "forward_to", _TARGET),
-    Setting("LockDuration", "lock_duration", _DURATION, _SECOND, 300 * _SECOND),
-    Setting("MaxDeliveryCount", "max_delivery_count", _INTEGER, 1, _INT32_MAX),
-    Setting("RequiresDuplicateDetection", "requires_duplicate_detection", _BOOLEAN),
-    Setting("RequiresSession", "requires_session", _BOOLEAN),
-    Setting("AutoDeleteOnIdle", "auto_delete_on_idle", _DURATION, 300 * _SECOND, INFINITE),
-    Setting("EnableBatchedOperations", "enable_batched_operations", _BOOLEAN),
-    Setting("EnableExpress", "enable_express", _BOOLEAN),
-    Setting("EnablePartitioning", "enable_partitioning", _BOOLEAN),
-    Setting("MaxMessageSizeInKilobytes", "max_message_size_in_kilobytes", _INTEGER, 1, 102_400),
-    Setting("MaxSizeInMegabytes", "max_size_in_megabytes", _INTEGER, 1, 81_920),
-    Setting("Status", "status", _STATUS),
-    Setting("UserMetadata", "user_metadata", _TEXT, 0, 1024),
-    Setting("SupportOrdering", "support_ordering", _BOOLEAN),
-    Setting(
-        "DeadLetteringOnFilterEvaluationExceptions",
-        "dead_lettering_on_filter_evaluation_exceptions",
-        _BOOLEAN,
-    ),
+    Setting("dead_lettering_on_message_expiration", _BOOLEAN),
+    Setting("default_message_time_to_live", _DURATION, _SECOND, INFINITE),
+    Setting("duplicate_detection_history_time_window", _DURATION, 20 * _SECOND, 7 * _DAY),
+    Setting("forward_dead_lettered_messages_to", _TARGET),
+    Setting("forward_to", _TARGET),
+    Setting("lock_duration", _DURATION, _SECOND, 300 * _SECOND),
+    Setting("max_delivery_count", _INTEGER, 1, _INT32_MAX),
+    Setting("requires_duplicate_detection", _BOOLEAN),
+    Setting("requires_session", _BOOLEAN),
+    Setting("auto_delete_on_idle", _DURATION, 300 * _SECOND, INFINITE),
+    Setting("enable_batched_operations", _BOOLEAN),
+    Setting("enable_express", _BOOLEAN),
+    Setting("enable_partitioning", _BOOLEAN),
+    Setting("max_message_size_in_kilobytes", _INTEGER, 1, 102_400),
+    Setting("max_size_in_megabytes", _INTEGER, 1, 81_920),
+    Setting("status", _STATUS),
+    Setting("user_metadata", _TEXT, 0, 1024),
+    Setting("support_ordering", _BOOLEAN),
+    Setting("dead_lettering_on_filter_evaluation_exceptions", _BOOLEAN),
 )
 EMULATOR_SETTINGS: Final = frozenset(one.name for one in SETTINGS[:9])
 """Those that the official emulator's Config.json has, too."""

@@ -7,7 +7,7 @@ refused when it is created.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from pairbus.errors import ConfigError
@@ -53,7 +53,10 @@ class SqlFilter:
 
 @dataclass(frozen=True, slots=True)
 class CorrelationFilter:
-    """Matches messages that equal all fields given here. None: the field does not matter."""
+    """Matches messages that equal all fields given here. None: the field does not matter.
+
+    The fields are in the order that they have on the wire.
+    """
 
     correlation_id: str | None = None
     message_id: str | None = None
@@ -67,16 +70,11 @@ class CorrelationFilter:
 
 
 CORRELATION_PROPERTIES: Final = {
-    "CorrelationId": "correlation_id",
-    "MessageId": "message_id",
-    "To": "to",
-    "ReplyTo": "reply_to",
-    "Label": "label",
-    "SessionId": "session_id",
-    "ReplyToSessionId": "reply_to_session_id",
-    "ContentType": "content_type",
+    one.name.title().replace("_", ""): one.name
+    for one in fields(CorrelationFilter)
+    if one.name != "properties"
 }
-"""System property -> field of CorrelationFilter, in the order that they have on the wire."""
+"""System property -> field of CorrelationFilter: `ReplyTo` -> `reply_to`."""
 
 Filter = TrueFilter | FalseFilter | SqlFilter | CorrelationFilter
 
