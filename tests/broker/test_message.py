@@ -1,4 +1,4 @@
-"""A message survives its row in the data file, and a receiver gets it with the broker's stamps."""
+"""A message survives its row in the data file."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -572,6 +572,3 @@ def test_the_api_is_there_with_and_without_tls(broker: Broker, scheme: str) -> N
 
     assert response.headers["Content-Type"] == "application/atom+xml;type=feed;charset=utf-8"
     assert f'href="{address}/$Resources/Queues?'.encode() in body
-
-
-# -- Premium --------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""Other ends of a message: delivery counts, time to live, forwarding, dead letters, pings."""
+"""Other ends of a message: delivery counts, time to live, forwarding, dead letters, pings.
+
+The decisions are in tests/broker/messages; each setting is in test_settings.py.
+"""
 
 from __future__ import annotations
 

@@ -10,9 +10,7 @@ from datetime import timedelta
 
 import pytest
 from azure.servicebus import ServiceBusMessageState, ServiceBusReceiveMode
-from azure.servicebus.exceptions import (
-    MessageLockLostError,
-)
+from azure.servicebus.exceptions import MessageLockLostError
 
 from tests.interop.bus import receive_one, take
 from tests.interop.shells import both_clients

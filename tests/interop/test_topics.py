@@ -9,7 +9,6 @@ from azure.servicebus import (
     NEXT_AVAILABLE_SESSION,
     ServiceBusMessage,
     ServiceBusMessageState,
-    ServiceBusReceiveMode,
 )
 from azure.servicebus.exceptions import (
     MessageNotFoundError,
@@ -28,7 +27,6 @@ from tests.interop.topics import Topic, administration, rule
 pytestmark = pytest.mark.req("B-08")
 
 DEAD_LETTER = "deadletter"
-TAKE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
 
 @both_clients

@@ -1,15 +1,15 @@
-"""How messages get into a queue: batches, the quota, pings, partitions."""
+"""How messages get into a queue: batches, the quota, pings, duplicates.
+
+Numbers, order, windows of duplicates and crashes: test_queue_model.py.
+"""
 
 import pytest
 
 from pairbus.amqp.codec.sections import message_id, slice_message
 from pairbus.amqp.codec.types import ULong
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, MailboxKind, Settlement
+from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, Settlement
 from tests.broker.world import encoded, queue
-
-DEAD, TRANSFER = MailboxKind.DEAD_LETTER, MailboxKind.TRANSFER_DEAD_LETTER
-
 
 # -- batches ----------------------------------------------------------------------------------
 

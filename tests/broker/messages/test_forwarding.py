@@ -1,4 +1,4 @@
-"""Messages that move on: forwarding chains and schedules."""
+"""Messages that move on: forwarding chains, and what is written of their times."""
 
 from datetime import timedelta
 from itertools import pairwise

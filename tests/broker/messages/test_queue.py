@@ -1,4 +1,7 @@
-"""A queue at work: settlement, time, a disk that refuses, and answers that come late."""
+"""A queue at work: settlement, a disk that refuses, and answers that come late.
+
+What each settlement and each moment does is proved in test_lifecycle.py and test_queue_model.py.
+"""
 
 import asyncio
 
@@ -110,9 +113,6 @@ def test_an_undelivered_message_returns_to_its_place(world):
 
     assert sequences(world.receive(9)) == [1, 2]
     world.check_counters()
-
-
-# -- time -------------------------------------------------------------------------------------
 
 
 # -- dead letters that are forwarded ----------------------------------------------------------

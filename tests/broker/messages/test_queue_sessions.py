@@ -1,4 +1,7 @@
-"""A queue with sessions: whose they are, in which order, and what ends them."""
+"""A queue with sessions, where the disk is slow or refuses.
+
+Who holds a session, in which order, and until when: test_session_model.py.
+"""
 
 from datetime import timedelta
 
@@ -8,8 +11,7 @@ from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.messages.lifecycle import MailboxKind, Settlement
 from tests.broker.world import Receiver, encoded
 
-COMPLETE, ABANDON, DEFER, DEAD_LETTER, RELEASE = Settlement
-LOCK_LOST = "lock lost"
+COMPLETE, ABANDON = Settlement.COMPLETE, Settlement.ABANDON
 
 
 @pytest.fixture

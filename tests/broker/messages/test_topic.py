@@ -28,10 +28,6 @@ DEAD = MailboxKind.DEAD_LETTER
 DIVIDES = rule("10 / n > 1")
 
 
-def properties_of(world, name, kind=MailboxKind.MAIN):
-    return [application_properties(message) for message in stored(world, at(name), kind)]
-
-
 def test_the_topic_itself_keeps_nothing_but_its_count(make_world):
     world = make_world(topic(), sub("a"))
     world.send(encoded(), to="t")

@@ -1,4 +1,7 @@
-"""What the store is told comes back from the file, in the order that the broker relies on."""
+"""Transactions of the store, and what it keeps of entities that are gone.
+
+What it reads, and in which order, is proved by the models in tests/broker/messages.
+"""
 
 import sqlite3
 from contextlib import closing
@@ -148,9 +151,6 @@ def test_a_read_stops_after_some_megabytes(store, box, monkeypatch):
     found = store.read_active(box.mailbox_id, after=0, upto=999, count=999)
 
     assert sequences(found) == list(range(1, 11))
-
-
-# -- what else is kept ------------------------------------------------------------------------
 
 
 # -- entities ---------------------------------------------------------------------------------
