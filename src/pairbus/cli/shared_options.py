@@ -90,6 +90,12 @@ def _fields_as_parameters(group: Any) -> Iterator[Parameter]:
         yield Parameter(one.name, Parameter.KEYWORD_ONLY, default=info, annotation=hint)
 
 
+def is_on_command_line(context: typer.Context, name: str) -> bool:
+    """Whether the user gave this parameter, and neither its default nor the environment did."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 # -- names of entities for shell completion ------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from pairbus.cli.broker.options import BrokerOptions
-from pairbus.cli.shared_options import flatten_options, option
+from pairbus.cli.shared_options import flatten_options, is_on_command_line, option
 from pairbus.cli.signals import stop_on_signal
 from pairbus.errors import BrokerError, DataFileError, UsageError
 
@@ -83,20 +83,15 @@ def broker(
         level=log_level.value.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    if options.memory and _is_on_command_line(context, "data"):
+    if options.memory and is_on_command_line(context, "data"):
         raise UsageError("--data and --memory cannot be combined")
     run(
         namespaces_from_options(options),
         host=options.host,
         tls_only=options.tls_only or None,
         allow_insecure=options.allow_insecure,
-        shows_keys=_is_on_command_line(context, "policy"),
+        shows_keys=is_on_command_line(context, "policy"),
     )
-
-
-def _is_on_command_line(context: typer.Context, option: str) -> bool:
-    source = context.get_parameter_source(option)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def check_data_files(folder: Path) -> None:

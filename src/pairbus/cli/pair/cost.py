@@ -12,7 +12,13 @@ import typer
 
 from pairbus.cli.output import format_count, make_table, print_json, print_table
 from pairbus.cli.parse import parse_duration
-from pairbus.cli.shared_options import AS_JSON, option
+from pairbus.cli.shared_options import (
+    AS_JSON,
+    flatten_options,
+    is_on_command_line,
+    option,
+    option_group,
+)
 from pairbus.cost.estimate import (
     DIVERTED_SETTLEMENTS,
     DIVERTED_STEPS,
@@ -28,59 +34,66 @@ from pairbus.errors import UsageError, requires_extra
 from pairbus.json_style import camel_case_keys
 
 
-def _limits(name: str) -> dict[str, int]:
-    return {"min": int(RANGES[name].least), "max": int(RANGES[name].most)}
+def _count(name: str, help: str, metavar: str = "N") -> Any:
+    """An option for a number of Usage, with its default and its limits."""
+    default, allowed = getattr(Usage(), name), RANGES[name]
+    return option(metavar, help, min=int(allowed.least), max=int(allowed.most), default=default)
 
 
-def cost(
-    context: typer.Context,
-    backlog_queues: int = option(
-        "N", "Backlog queues of the pair (default: 10).", **_limits("backlog_queues"), default=10
-    ),
-    syphons: int = option(
-        "N",
+@option_group
+class UsageOptions:
+    backlog_queues: int = _count("backlog_queues", "Backlog queues of the pair (default: 10).")
+    syphons: int = _count(
+        "syphons",
         "Syphons that run all the time (default: 1). With 0, no message is brought home.",
-        **_limits("syphons"),
-        default=1,
-    ),
-    messages_per_day: int = option(
-        "N",
-        "Messages that the application sends per day (default: 0).",
-        **_limits("messages_per_day"),
-        default=0,
-    ),
-    message_bytes: int = option(
-        "BYTES",
+    )
+    messages_per_day: int = _count(
+        "messages_per_day", "Messages that the application sends per day (default: 0)."
+    )
+    message_bytes: int = _count(
+        "message_bytes",
         "Encoded size of a message (default: 1024). A message counts as one operation for "
         "each started 64 KiB.",
-        **_limits("message_bytes"),
-        default=1024,
-    ),
+        "BYTES",
+    )
     outage: str = option(
         "DURATION",
         "How long the primary is down in the whole period, such as 4h (default: 0s).",
         default="0s",
-    ),
+    )
     ping_interval: str = option(
         "DURATION", "Time between two pings of an entity (default: 60s).", default="60s"
-    ),
-    entities: int = option(
-        "N",
+    )
+    entities: int = _count(
+        "entities",
         "Queues and topics that fail over; each client pings each of them (default: 1).",
-        **_limits("entities"),
-        default=1,
-    ),
-    clients: int = option("N", "Paired clients (default: 1).", **_limits("clients"), default=1),
+    )
+    clients: int = _count("clients", "Paired clients (default: 1).")
     period: str = option(
         "DURATION", "Length of the period, in whole days up to 31d (default: 30d).", default="30d"
-    ),
-    other_operations: int = option(
-        "N",
+    )
+    other_operations: int = _count(
+        "other_operations",
         "Other operations of the Azure subscription in the period (default: 0). They fill "
         "the cheaper price tiers first.",
-        **_limits("other_operations"),
-        default=0,
-    ),
+    )
+
+    def parse(self) -> Usage:
+        """Raises UsageError."""
+        counts = asdict(self)
+        outage, ping_interval, period = map(counts.pop, ("outage", "ping_interval", "period"))
+        return Usage(
+            **counts,
+            outage_hours=_in_range("outage_hours", outage, "--outage", "h"),
+            ping_seconds=_in_range("ping_seconds", ping_interval, "--ping-interval", "s"),
+            days=_days(period),
+        )
+
+
+@flatten_options
+def cost(
+    context: typer.Context,
+    options: UsageOptions,
     ledger: Path | None = option(
         "DIR",
         "Use the numbers of a syphon's ledger instead: the folder of `pairbus syphon --ledger`.",
@@ -107,29 +120,17 @@ def cost(
       pairbus cost --messages-per-day 1000000 --outage 4h --plot cost.svg
       pairbus cost --ledger ./ledger --prices our-prices.toml --json
     """
-    if ledger is not None:
-        _refuse_with_ledger(context)
-        _run_ledger(
-            ledger,
-            prices=prices,
-            syphons=syphons,
-            other_operations=other_operations,
-            as_json=as_json,
-        )
+    if ledger is None:
+        _run(options.parse(), prices=prices, plot=plot, as_json=as_json)
         return
-    usage = Usage(
-        backlog_queues=backlog_queues,
-        syphons=syphons,
-        messages_per_day=messages_per_day,
-        message_bytes=message_bytes,
-        outage_hours=_in_range("outage_hours", outage, "--outage", "h"),
-        ping_seconds=_in_range("ping_seconds", ping_interval, "--ping-interval", "s"),
-        entities=entities,
-        clients=clients,
-        days=_days(period),
-        other_operations=other_operations,
+    _refuse_with_ledger(context)
+    _run_ledger(
+        ledger,
+        prices=prices,
+        syphons=options.syphons,
+        other_operations=options.other_operations,
+        as_json=as_json,
     )
-    _run(usage, prices=prices, plot=plot, as_json=as_json)
 
 
 _UNITS: Final = {
@@ -161,8 +162,7 @@ _WITH_LEDGER: Final = ("ledger", "prices", "as_json", "other_operations", "sypho
 
 def _refuse_with_ledger(context: typer.Context) -> None:
     for name in context.params:
-        source = context.get_parameter_source(name)
-        if name not in _WITH_LEDGER and source is not None and source.name == "COMMANDLINE":
+        if name not in _WITH_LEDGER and is_on_command_line(context, name):
             raise UsageError(
                 f"--{name.replace('_', '-')} and --ledger cannot be combined: the numbers come "
                 "from the ledger"
