@@ -61,24 +61,24 @@ class SenderCore:
 
     # --- the shell's ------------------------------------------------------------------------------
 
-    def sdk_open(self) -> Any:
+    def _sdk_open(self) -> Any:
         """Open the link as the SDK does."""
         raise NotImplementedError
 
-    def send_primary(self, request: SendRequest, seconds: float) -> Any:
+    def _send_primary(self, request: SendRequest, seconds: float) -> Any:
         """Send the messages as the SDK does."""
         raise NotImplementedError
 
     # --- the calls --------------------------------------------------------------------------------
 
-    def opening(self) -> Steps[None]:
+    def _opening(self) -> Steps[None]:
         pairing = self.client_state.pairing
         if pairing is None:
-            yield self._unpaired(self.sdk_open)
+            yield self._unpaired(self._sdk_open)
         else:
             yield from self._opening_primary(pairing)
 
-    def sending(
+    def _sending(
         self, message: Any, timeout: float | None, options: Mapping[str, Any]
     ) -> Steps[None]:
         pairing = self.client_state.pairing
@@ -94,11 +94,11 @@ class SenderCore:
         request = SendRequest(
             messages=message,
             count=count,
-            on_primary=lambda seconds: self.send_primary(request, seconds),
+            on_primary=lambda seconds: self._send_primary(request, seconds),
         )
         yield from SendCall(pairing, self, request, timeout).steps()
 
-    def scheduling(
+    def _scheduling(
         self, messages: Any, schedule: datetime, timeout: float | None, options: Mapping[str, Any]
     ) -> Steps[list[int]]:
         sdk: Any = super()
@@ -123,7 +123,7 @@ class SenderCore:
         numbers = yield from SendCall(pairing, self, request, timeout).steps()
         return numbers
 
-    def cancelling(
+    def _cancelling(
         self, sequence_numbers: Any, timeout: float | None, options: Mapping[str, Any]
     ) -> Steps[None]:
         sdk: Any = super()
@@ -144,7 +144,7 @@ class SenderCore:
         finally:
             self.lock.release(holder)
 
-    def making_batch(self, max_size_in_bytes: int | None) -> Steps[ServiceBusMessageBatch]:
+    def _making_batch(self, max_size_in_bytes: int | None) -> Steps[ServiceBusMessageBatch]:
         sdk: Any = super()
         self.client_state.check()
         self.has_called = True
@@ -161,12 +161,12 @@ class SenderCore:
         is_plain = pairing.is_ordered or isinstance(pairing.plan(path), ToPrimary)
         return Batch.of((yield create), path=None if is_plain else path)
 
-    def sending_stored(self, messages: Sequence[Any]) -> Steps[None]:
+    def _sending_stored(self, messages: Sequence[Any]) -> Steps[None]:
         """Messages that wait in the outbox. One goes by itself: a batch may not hold it."""
         request = SendRequest(
             messages=messages[0] if len(messages) == 1 else list(messages),
             count=len(messages),
-            on_primary=lambda seconds: self.send_primary(request, seconds),
+            on_primary=lambda seconds: self._send_primary(request, seconds),
             is_from_outbox=True,
         )
         pairing = self.client_state.pairing
@@ -175,7 +175,7 @@ class SenderCore:
 
     def _opening_primary(self, pairing: PairingCore) -> Steps[None]:
         check_live(self)
-        request = SendRequest(on_primary=lambda seconds: self.sdk_open())
+        request = SendRequest(on_primary=lambda seconds: self._sdk_open())
         yield from SendCall(pairing, self, request, None).steps()
 
     def _unpaired(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:

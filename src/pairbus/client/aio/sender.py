@@ -48,7 +48,7 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
         self.lock = SenderLock(self.entity_name)
 
     async def __aenter__(self) -> Self:
-        await self._run(self.opening())
+        await self._run(self._opening())
         return self
 
     async def send_messages(
@@ -58,7 +58,7 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
 
         The timeout then applies to each of the two namespaces.
         """
-        await self._run(self.sending(message, timeout, kwargs))
+        await self._run(self._sending(message, timeout, kwargs))
 
     async def schedule_messages(
         self,
@@ -74,7 +74,7 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
         Their sequence numbers are not known yet. The result has an `UnknownSequenceNumber` (-1) in
         place of each. It cannot be cancelled, and it names the backlog queue that has the message.
         """
-        return await self._run(self.scheduling(messages, schedule_time_utc, timeout, kwargs))
+        return await self._run(self._scheduling(messages, schedule_time_utc, timeout, kwargs))
 
     async def cancel_scheduled_messages(
         self, sequence_numbers: Any, *, timeout: float | None = None, **kwargs: Any
@@ -82,7 +82,7 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
         """Like the SDK's method, and always on the primary: a diverted message has no sequence
         number, so it cannot be cancelled.
         """
-        await self._run(self.cancelling(sequence_numbers, timeout, kwargs))
+        await self._run(self._cancelling(sequence_numbers, timeout, kwargs))
 
     async def create_message_batch(
         self, max_size_in_bytes: int | None = None
@@ -90,7 +90,7 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
         """Like the SDK's method. If the entity is failed over, the size limit is that of a backlog
         queue.
         """
-        return await self._run(self.making_batch(max_size_in_bytes))
+        return await self._run(self._making_batch(max_size_in_bytes))
 
     async def close(self) -> None:
         """Like the SDK's method, but it waits while a task opens the link: that task would
@@ -154,10 +154,10 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
             case _:
                 return await step()
 
-    def sdk_open(self) -> Any:
+    def _sdk_open(self) -> Any:
         return super().__aenter__()
 
-    async def send_primary(self, request: SendRequest, seconds: float) -> None:
+    async def _send_primary(self, request: SendRequest, seconds: float) -> None:
         sent = request.messages
         if isinstance(sent, list):
             if request.batch is None:
@@ -182,7 +182,7 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
     # --- for the background -----------------------------------------------------------------------
 
     async def send_stored(self, messages: Sequence[Any]) -> None:
-        await self._run(self.sending_stored(messages))
+        await self._run(self._sending_stored(messages))
 
     async def open_early(self, epoch: int, pairing: Pairing) -> None:
         """Open a link of this epoch before the entity fails back, so that the first message does

@@ -52,7 +52,7 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
         self.is_opening = False
 
     def __enter__(self) -> Self:
-        self._run(self.opening())
+        self._run(self._opening())
         return self
 
     def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
@@ -60,7 +60,7 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
 
         The timeout then applies to each of the two namespaces.
         """
-        self._run(self.sending(message, timeout, kwargs))
+        self._run(self._sending(message, timeout, kwargs))
 
     def schedule_messages(
         self,
@@ -76,7 +76,7 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
         Their sequence numbers are not known yet. The result has an `UnknownSequenceNumber` (-1) in
         place of each. It cannot be cancelled, and it names the backlog queue that has the message.
         """
-        return self._run(self.scheduling(messages, schedule_time_utc, timeout, kwargs))
+        return self._run(self._scheduling(messages, schedule_time_utc, timeout, kwargs))
 
     def cancel_scheduled_messages(
         self, sequence_numbers: Any, *, timeout: float | None = None, **kwargs: Any
@@ -84,13 +84,13 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
         """Like the SDK's method, and always on the primary: a diverted message has no sequence
         number, so it cannot be cancelled.
         """
-        self._run(self.cancelling(sequence_numbers, timeout, kwargs))
+        self._run(self._cancelling(sequence_numbers, timeout, kwargs))
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """Like the SDK's method. If the entity is failed over, the size limit is that of a backlog
         queue.
         """
-        return self._run(self.making_batch(max_size_in_bytes))
+        return self._run(self._making_batch(max_size_in_bytes))
 
     def close(self) -> None:
         """Like the SDK's method, but it waits while the background opens the link: the background
@@ -139,10 +139,10 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
             case _:
                 return step()
 
-    def sdk_open(self) -> Any:
+    def _sdk_open(self) -> Any:
         return super().__enter__()
 
-    def send_primary(self, request: SendRequest, seconds: float) -> None:
+    def _send_primary(self, request: SendRequest, seconds: float) -> None:
         sent = request.messages
         if isinstance(sent, list):
             if request.batch is None:
@@ -167,7 +167,7 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
     # --- for the background -----------------------------------------------------------------------
 
     def send_stored(self, messages: Sequence[Any]) -> None:
-        self._run(self.sending_stored(messages))
+        self._run(self._sending_stored(messages))
 
     def open_early(self, epoch: int, pairing: Pairing) -> None:
         """Open a link of this epoch before the entity fails back, so that the first message does
