@@ -53,11 +53,9 @@ class SqlFilter:
 
 @dataclass(frozen=True, slots=True)
 class CorrelationFilter:
-    """Matches messages that equal all fields given here. None: the field does not matter.
+    """Matches messages that equal all fields given here. None: the field does not matter."""
 
-    The fields are in the order that they have on the wire.
-    """
-
+    # In the order that they have on the wire.
     correlation_id: str | None = None
     message_id: str | None = None
     to: str | None = None
