@@ -81,13 +81,13 @@ def demo(
     # The SDK logs each lost connection, and without a handler that goes to stderr.
     logging.getLogger().addHandler(logging.NullHandler())
     view = make_view(as_json=as_json)
-    with SignalFlag() as flag:
+    with SignalFlag() as signals:
         try:
             with temporary_folder("pairbus-demo-") as folder:
                 run = DemoRun(
                     folder,
                     view,
-                    flag.check,
+                    signals.check,
                     seconds=seconds,
                     rate=rate,
                     seed=seed,
@@ -96,7 +96,7 @@ def demo(
                 try:
                     result = run.run()
                     if keep:
-                        result = _keep_running(run, view, result, flag)
+                        result = _keep_running(run, view, result, signals)
                     snapshot = run.snapshot()
                     run.close()
                 finally:
@@ -104,7 +104,7 @@ def demo(
                     run.kill()
         except Interrupted:
             view.note("Interrupted. All processes have ended.")
-            raise typer.Exit(128 + flag.number) from None
+            raise typer.Exit(128 + signals.number) from None
         view.end(result)
         if svg is not None:
             svg.write_text(to_svg(run.steps, snapshot, result), "utf-8")
@@ -148,7 +148,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _keep_running(run: DemoRun, view: View, result: DemoResult, flag: SignalFlag) -> DemoResult:
+def _keep_running(run: DemoRun, view: View, result: DemoResult, signals: SignalFlag) -> DemoResult:
     """Runs until Ctrl-C, then counts again. A second Ctrl-C ends it at once."""
     view.end(result)
     view.note(_what_to_try(run))
@@ -158,7 +158,7 @@ def _keep_running(run: DemoRun, view: View, result: DemoResult, flag: SignalFlag
         while True:
             run.step(0.25)
     except Interrupted:
-        flag.number = 0
+        signals.number = 0
     view.note("Stopping, after the messages in transit have arrived. Ctrl-C again ends it at once.")
     return run.stop_and_count()
 

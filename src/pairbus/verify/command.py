@@ -93,7 +93,7 @@ def verify(
     logging.getLogger().addHandler(logging.NullHandler())
     note = (lambda text: None) if as_json else _note
     note(f"run {run_name}, seed {seed}")
-    with SignalFlag() as flag:
+    with SignalFlag() as signals:
         try:
             with temporary_folder("pairbus-verify-") as folder:
                 run = VerifyRun(
@@ -106,7 +106,7 @@ def verify(
                     seed=seed,
                     drain_seconds=drain_seconds,
                     has_syphon=not no_syphon,
-                    check_interrupt=flag.check,
+                    check_interrupt=signals.check,
                     note=note,
                 )
                 try:
@@ -117,7 +117,7 @@ def verify(
                     _write(report, to_html(result, folder, title=f"pairbus verify {run_name}"))
         except Interrupted:
             note("interrupted; all processes have ended")
-            raise typer.Exit(128 + flag.number) from None
+            raise typer.Exit(128 + signals.number) from None
     if as_json:
         print_json(to_json(result, run=run_name, seed=seed))
     else:
