@@ -31,7 +31,7 @@ from pairbus.broker.entities.descriptions import (
 from pairbus.broker.entities.namespace_options import NamespaceOptions
 from pairbus.broker.entities.policies import Policy
 from pairbus.broker.faults.active_faults import ActiveFaults
-from pairbus.broker.faults.controller import FaultController
+from pairbus.broker.faults.controller import FaultController, FaultyClient
 from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.hosts import HostNames
 from pairbus.broker.messages.entity import Entity
@@ -59,7 +59,7 @@ _COMPILE_SECONDS: Final = 0.01
 _COMPILE_PAUSE_SECONDS: Final = 0.002
 
 
-class ClientConnection(Protocol):
+class ClientConnection(FaultyClient, Protocol):
     """What a namespace needs of a connection."""
 
     def flush(self) -> None: ...
@@ -67,9 +67,6 @@ class ClientConnection(Protocol):
     def entity_changed(self, queue: Queue) -> None: ...
     def rules_compiled(self) -> None: ...
     def check_tokens(self, *, now_ms: int) -> None: ...
-    def faults_changed(self) -> None: ...
-    def cut(self) -> None: ...
-    def shutdown(self) -> None: ...
 
 
 class Namespace:

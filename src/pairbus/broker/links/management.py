@@ -376,11 +376,11 @@ def batch_delete_messages(context: Context, body: dict[str, Any], reply: SendRep
 def _remove(
     context: Context, messages: Sequence[Message], reply: SendReply, on_success: Reply
 ) -> None:
-    """Delete the messages. Reply when all deletions are durable."""
-    done = ReplyWhenAllDurable(len(messages), reply, on_success)
+    """Delete the messages together. Reply when that is durable."""
     for message in messages:
         context.mailbox.held[message.sequence] = message
-        context.queue.remove(context.mailbox, [message], done)
+    done = ReplyWhenAllDurable(1, reply, on_success)
+    context.queue.remove(context.mailbox, messages, done)
 
 
 def renew_session_lock(context: Context, body: dict[str, Any], reply: SendReply) -> None:

@@ -155,9 +155,9 @@ class Compiler:
         return made
 
     def _test(self, node: Node) -> Test:
-        tokens = [each.type for each in node.children if isinstance(each, str)]
+        # Lark's tokens are strings. Lark itself is not loaded here.
         operands: list[Any] = [each for each in node.children if not isinstance(each, str)]
-        is_negated = "NOT" in tokens
+        is_negated = any(isinstance(each, str) and each.type == "NOT" for each in node.children)
         match node.data:
             case "conjunction":
                 return operators.all_of([self.test(each) for each in operands])
