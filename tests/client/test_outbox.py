@@ -225,7 +225,9 @@ def test_an_entity_that_refuses_its_messages_is_reported(world):
 
     world.outbox.drain_ended(Drain("orders"), error)
 
-    assert world.outbox.refusal("ORDERS") is error
+    with pytest.raises(OutboxError, match="no such queue; they are sent when") as caught:
+        world.outbox.check_accepts("ORDERS")
+    assert caught.value.__cause__ is error
     [event] = world.of(OutboxStalled)
     assert (event.path, event.error, event.waiting) == ("Orders", error, 1)
 

@@ -128,9 +128,18 @@ class ClientOutbox:
         waiting = self.file.counts.waiting
         return bool(waiting) and path.lower() in waiting
 
-    def refusal(self, path: str) -> BaseException | None:
+    def check_accepts(self, path: str) -> None:
+        """Raises OutboxError if messages of this entity wait and it refuses them: it does not
+        exist, for example. The caller would not learn it otherwise.
+        """
         with self._lock:
-            return self._schedule.refusal(path.lower())
+            refusal = self._schedule.refusal(path.lower())
+        if refusal is not None:
+            raise OutboxError(
+                f"earlier messages for {path!r} wait in the outbox, and the primary refuses them: "
+                f"{one_line(refusal).rstrip('.')}; they are sent when it accepts them, or delete "
+                "them with `pairbus outbox purge`"
+            ) from refusal
 
     def status(self) -> OutboxStatus:
         counts = self.file.counts

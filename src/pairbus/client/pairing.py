@@ -50,7 +50,7 @@ from pairbus.client.timing import (
     Timing,
 )
 from pairbus.cost.meter import Reading
-from pairbus.errors import OutboxError, one_line
+from pairbus.errors import OutboxError
 from pairbus.events import Event, Observer, Paired
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
 
@@ -316,30 +316,6 @@ class PairingCore:
                 "belong to the parent; make and pair a client in the child process",
                 namespace=self.namespace,
             )
-
-    # --- for the outbox ---------------------------------------------------------------------------
-
-    def has_stored(self, path: str) -> bool:
-        """Whether messages of this entity wait in the outbox. Later ones go behind them."""
-        return self.outbox is not None and self.outbox.has(path)
-
-    def check_storable(self, path: str) -> None:
-        """Raises OutboxError if messages of this entity wait and it refuses them: it does not
-        exist, for example. The caller would not learn it otherwise.
-        """
-        assert self.outbox is not None
-        refusal = self.outbox.refusal(path)
-        if refusal is not None:
-            raise OutboxError(
-                f"earlier messages for {path!r} wait in the outbox, and the primary refuses them: "
-                f"{one_line(refusal).rstrip('.')}; they are sent when it accepts them, or delete "
-                "them with `pairbus outbox purge`"
-            ) from refusal
-
-    def stored(self, path: str, count: int) -> None:
-        assert self.outbox is not None
-        self.outbox.stored(path, count)
-        self.wake()
 
     # --- for the life of a pairing ----------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from azure.servicebus.exceptions import (
 
 from pairbus.client.backlog_batch import BacklogBatch, batches_of
 from pairbus.client.billing import extra_units
+from pairbus.client.outbox import ClientOutbox
 from pairbus.client.pairing import PairingCore
 from pairbus.client.pool import BacklogConnection, PoolExhausted
 from pairbus.client.route.plans import Hold, Nowhere, Plan, ToBacklog, ToPrimary
@@ -92,9 +93,8 @@ class SendCall:
         self._sender = sender
         self._path: str = sender.entity_name
         self._count = request.count
-        self._may_store = (
-            pairing.outbox is not None and request.count > 0 and not request.is_from_outbox
-        )
+        may_store = request.count > 0 and not request.is_from_outbox
+        self._outbox = pairing.outbox if may_store else None
         self._time = TimeBudget(timeout, pairing.timing.send_seconds)
         self._batches: list[BacklogBatch] | None = None
         self._diverted_count = 0
@@ -111,9 +111,9 @@ class SendCall:
             # failed over or failed back, or a backlog queue left the rotation.
             while True:
                 try:
-                    if self._may_store and self._pairing.has_stored(self._path):
+                    if self._outbox is not None and self._outbox.has(self._path):
                         # Behind the earlier messages of the entity.
-                        is_done = yield from self._in_outbox()
+                        is_done = yield from self._in_outbox(self._outbox)
                     elif isinstance(plan := self._plan(), ToPrimary):
                         is_done = yield from self._on_primary(plan)
                     elif isinstance(plan, ToBacklog) and self._count:
@@ -123,9 +123,9 @@ class SendCall:
                     else:
                         return None  # there is nothing to send: the call only opens the link
                 except (BacklogExhausted, PoolExhausted):
-                    if not self._may_store:
+                    if self._outbox is None:
                         raise
-                    is_done = yield from self._in_outbox()
+                    is_done = yield from self._in_outbox(self._outbox)
                 if is_done:
                     return self._result
         except Exception as error:
@@ -312,9 +312,9 @@ class SendCall:
 
     # --- the outbox -------------------------------------------------------------------------------
 
-    def _in_outbox(self) -> Generator[Step, Any, bool]:
+    def _in_outbox(self, outbox: ClientOutbox) -> Generator[Step, Any, bool]:
         """Store what is left. A part of the call may be in the backlog."""
-        self._pairing.check_storable(self._path)
+        outbox.check_accepts(self._path)
         rest = messages_of(self.request.messages)[self._diverted_count :]
         stored = [
             (id_of(each), encoded.encode(self._sender, scheduled(each, self.request.schedule)))
@@ -322,7 +322,8 @@ class SendCall:
         ]
         self._check_sizes(stored)
         yield StoreInOutbox(self._path, stored)
-        self._pairing.stored(self._path, len(stored))
+        outbox.stored(self._path, len(stored))
+        self._pairing.wake()
         if self.request.returns_numbers:
             self._result = unknown_numbers(self.request.messages, None)
         return True
