@@ -118,9 +118,9 @@ def test_a_description_that_this_version_does_not_know_is_named(world):
 
 def test_the_clock_is_looked_at_when_the_first_thing_is_due(world):
     assert world.next_tick_seconds() == pytest.approx(5)  # housekeeping
-    world.send(encoded(due_ms=world.now_ms + 4000))
+    world.send(*(encoded(due_ms=world.now_ms + ms) for ms in (9000, 4000)))
     assert world.next_tick_seconds() == pytest.approx(4)
-    world.send(encoded(ttl_ms=3000))
+    world.send(encoded(ttl_ms=9000), encoded(ttl_ms=3000))
     assert world.next_tick_seconds() == pytest.approx(3)
     world.queue().waiting[Receiver(world.queue())] = world.now_ms + 2000
     assert world.next_tick_seconds() == pytest.approx(2)

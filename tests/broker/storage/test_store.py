@@ -153,6 +153,27 @@ def test_a_read_stops_after_some_megabytes(store, box, monkeypatch):
     assert sequences(found) == list(range(1, 11))
 
 
+def test_due_and_expired_are_found_earliest_first(store, box):
+    put(
+        store,
+        box,
+        stored_message(1, expires_ms=NOW + 5),
+        stored_message(2, expires_ms=NOW - 5),
+        stored_message(3, expires_ms=NOW),
+        stored_message(4, state=MessageState.SCHEDULED, due_ms=NOW),
+        stored_message(5, state=MessageState.SCHEDULED, due_ms=NOW - 1),
+        stored_message(6, state=MessageState.SCHEDULED, due_ms=NOW + 1),
+    )
+    mailbox = box.mailbox_id
+
+    assert store.read_expired(now_ms=NOW, count=9) == [(mailbox, 2), (mailbox, 3)]
+    assert store.read_expired(now_ms=NOW, count=9, skip=1) == [(mailbox, 3)]
+    assert store.read_due(now_ms=NOW, count=9) == [(mailbox, 5), (mailbox, 4)]
+    assert store.read_due(now_ms=NOW, count=1) == [(mailbox, 5)]
+    assert store.next_expiry_ms() == NOW - 5
+    assert store.next_due_ms() == NOW - 1
+
+
 # -- entities ---------------------------------------------------------------------------------
 
 
