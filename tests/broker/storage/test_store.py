@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from pairbus.broker.message import MessageState
 from pairbus.broker.storage import reads
 from pairbus.broker.storage import store as store_module
 from pairbus.broker.storage.store import Store
