@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
@@ -40,9 +41,9 @@ MESSAGE_SIZE: Final = "MaxMessageSizeInKilobytes"
 class Form:
     """How a value is written and read."""
 
-    read: Callable[[str, RequestAddress], Any]
+    read: Callable[[str], Any]
     """Raises ValueError."""
-    write: Callable[[Any, RequestAddress], str | None]
+    write: Callable[[Any], str | None]
     """As XML; None leaves the element out."""
     wanted: str
 
@@ -73,7 +74,7 @@ Row = Setting | Keys | Shown | Fixed
 # -- forms ------------------------------------------------------------------------------------
 
 
-def _read_whole(text: str, address: RequestAddress) -> int:
+def _read_whole(text: str) -> int:
     if not _WHOLE.fullmatch(text):
         raise ValueError(text)
     return int(text)
@@ -97,30 +98,24 @@ def _write_target(path: str | None, address: RequestAddress) -> str | None:
 
 _FORMS: Final[Mapping[ValueKind, Form]] = {
     ValueKind.DURATION: Form(
-        lambda text, address: parse_duration(text),
-        lambda value, address: format_duration(value),
-        "an ISO 8601 duration such as PT1M or P14D",
+        parse_duration, format_duration, "an ISO 8601 duration such as PT1M or P14D"
     ),
-    ValueKind.INTEGER: Form(_read_whole, lambda value, address: str(value), "a whole number"),
-    ValueKind.BOOLEAN: Form(
-        lambda text, address: boolean(text),
-        lambda value, address: str(value).lower(),
-        "true or false",
-    ),
-    ValueKind.STATUS: Form(
-        lambda text, address: Status(text),
-        lambda value, address: str(value),
-        f"one of {', '.join(Status)}",
-    ),
+    ValueKind.INTEGER: Form(_read_whole, str, "a whole number"),
+    ValueKind.BOOLEAN: Form(boolean, lambda value: str(value).lower(), "true or false"),
+    ValueKind.STATUS: Form(Status, str, f"one of {', '.join(Status)}"),
     ValueKind.TEXT: Form(
-        lambda text, address: text or None,
-        lambda value, address: None if value is None else escape(value),
-        "a text",
-    ),
-    ValueKind.TARGET: Form(
-        _read_target, _write_target, "the name or address of a queue or topic of this namespace"
+        lambda text: text or None, lambda value: None if value is None else escape(value), "a text"
     ),
 }
+
+
+def _form(kind: ValueKind, address: RequestAddress) -> Form:
+    """A target is an address of this broker, as the client writes it."""
+    return _FORMS.get(kind) or Form(
+        partial(_read_target, address=address),
+        partial(_write_target, address=address),
+        "the name or address of a queue or topic of this namespace",
+    )
 
 
 # -- what is only shown -----------------------------------------------------------------------
@@ -277,9 +272,9 @@ def read_settings(content: Element, address: RequestAddress) -> dict[str, Any]:
 
 
 def _read(name: str, kind: ValueKind, text: str, address: RequestAddress) -> Any:
-    form = _FORMS[kind]
+    form = _form(kind, address)
     try:
-        return form.read(text if kind is ValueKind.TEXT else text.strip(), address)
+        return form.read(text if kind is ValueKind.TEXT else text.strip())
     except ValueError as error:
         raise bad_request(f"{name} is {text[:100]!r}, but must be {form.wanted}") from error
 
@@ -292,7 +287,7 @@ def write_entity(entity: Queue, address: RequestAddress, *, has_message_size: bo
         inner: str | None
         match row:
             case Setting():
-                inner = _FORMS[row.kind].write(getattr(entity.description, row.field), address)
+                inner = _form(row.kind, address).write(getattr(entity.description, row.field))
             case Keys():
                 inner = rule_xml.write_keys(
                     entity.description.authorization_rules,
