@@ -31,10 +31,7 @@ class Target(ConnectionString):
 
     @property
     def is_local(self) -> bool:
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
     @property
     def verify(self) -> bool | str:
@@ -54,6 +51,13 @@ class Target(ConnectionString):
         if self.identity is None or not self.is_local:
             return text
         return f"{text}. A local broker takes host names only if it runs with --accept-bearer"
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def split_targets(text: str) -> list[str]:

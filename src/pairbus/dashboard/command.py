@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import secrets
 import sys
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 from pairbus.cli.pair.targets import ObserveOptions, check_distinct, observe, parse_pair
 from pairbus.cli.parse import parse_positive_duration
 from pairbus.cli.shared_options import flag, flatten_options, option
+from pairbus.cli.target import is_loopback
 from pairbus.cost.prices import load
 from pairbus.dashboard.collect import Collector, make_sources
 from pairbus.dashboard.live import Live
@@ -159,7 +159,7 @@ def check_access(
             )
     if token and len(token) < TOKEN_LENGTH_MIN:
         raise UsageError(f"--token is too short: use at least {TOKEN_LENGTH_MIN} characters")
-    if _is_loopback(host) and proxy_url is None:
+    if is_loopback(host) and proxy_url is None:
         return False
     if certificate is None and proxy_url is None:
         raise UsageError(
@@ -172,16 +172,9 @@ def check_access(
 def allowed_hosts(host: str, port: int, proxy_url: str | None) -> frozenset[str] | None:
     if proxy_url is not None:
         return frozenset({urlsplit(proxy_url).netloc.lower()})
-    if _is_loopback(host):
+    if is_loopback(host):
         return frozenset({f"{name}:{port}" for name in (*_LOOPBACK_NAMES, host.lower())})
     return None  # the token and the certificate protect it, under whatever name
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _address(host: str, port: int, is_tls: bool) -> str:
