@@ -6,7 +6,7 @@ rule gets a close with the reason, and `is_over` is true.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
@@ -76,30 +76,27 @@ class ClientProtocol:
 
     # -- ours to say ------------------------------------------------------------------------
 
-    def start_sender(
-        self, target: str, *, name: str | None = None, **settings: Any
-    ) -> ClientSenderLink:
+    def start_sender(self, target: str, **settings: Any) -> ClientSenderLink:
         """Ask for a link; it is there once `attached`. For the settings see `_start`."""
-        name = name or str(uuid4())
-        settings = {"source": name, "target": target, **settings}
-        link = ClientSenderLink(self._start(name, is_sender=True, **settings))
+        link = ClientSenderLink(self._start(self.engine.attach_sender, target, **settings))
         self._links.add(link)
         return link
 
     def start_receiver(
-        self, source: str, make: MessageFactory, *, name: str | None = None, **settings: Any
+        self, source: str, make: MessageFactory, **settings: Any
     ) -> ClientReceiverLink:
-        name = name or str(uuid4())
-        settings = {"source": source, "target": name, **settings}
-        link = ClientReceiverLink(self._start(name, is_sender=False, **settings), make)
+        link = ClientReceiverLink(
+            self._start(self.engine.attach_receiver, source, **settings), make
+        )
         self._links.add(link)
         return link
 
     def _start(
         self,
-        name: str,
+        attach: Callable[..., Link],
+        address: str,
         *,
-        is_sender: bool,
+        name: str | None = None,
         is_shared: bool = False,
         snd_settle_mode: int = 0,
         **settings: Any,
@@ -112,8 +109,8 @@ class ClientProtocol:
             session.ends_with_links = not is_shared
             if is_shared:
                 self._shared = session
-        attach = self.engine.attach_sender if is_sender else self.engine.attach_receiver
-        return attach(session, name, snd_settle_mode=snd_settle_mode, **settings)
+        name = name or str(uuid4())
+        return attach(session, name, address, snd_settle_mode=snd_settle_mode, **settings)
 
     def close(self) -> None:
         """Close it. `is_over` is true when the peer has answered."""
