@@ -175,6 +175,18 @@ def test_due_and_expired_are_found_earliest_first(store, box):
     assert store.next_due_ms() == NOW - 1
 
 
+@pytest.mark.req("B-07")
+def test_a_message_id_is_known_in_its_mailbox_until_its_window_ends(store, box):
+    store.remember(box.mailbox_id, "x", NOW + 10)
+    store.save()
+
+    assert store.was_seen(box.mailbox_id, "x", now_ms=NOW + 9)
+    assert not store.was_seen(box.mailbox_id, "x", now_ms=NOW + 10)
+    assert not store.was_seen(box.mailbox_id, "y", now_ms=NOW)
+    for other in (box.mailbox_id - 1, box.mailbox_id + 1):
+        assert not store.was_seen(other, "x", now_ms=NOW)
+
+
 # -- entities ---------------------------------------------------------------------------------
 
 
