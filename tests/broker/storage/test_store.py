@@ -187,6 +187,15 @@ def test_a_message_id_is_known_in_its_mailbox_until_its_window_ends(store, box):
         assert not store.was_seen(other, "x", now_ms=NOW)
 
 
+@pytest.mark.req("B-06")
+def test_active_messages_of_sessions_are_counted_in_the_order_of_the_oldest(store, box):
+    sessions = [("b", MessageState.DEFERRED), ("a", 0), ("b", 0), ("a", 0), ("0", 0)]
+    for sequence, (name, state) in enumerate(sessions, 1):
+        put(store, box, stored_message(sequence, session_id=name, state=state))
+
+    assert store.session_counts(box.mailbox_id) == [("a", 2), ("b", 1), ("0", 1)]
+
+
 # -- entities ---------------------------------------------------------------------------------
 
 
