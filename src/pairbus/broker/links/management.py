@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -74,9 +74,10 @@ class Context:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ManagementOperation:
     function: Callable[[Context, dict[str, Any], SendReply], None]
+    _: KW_ONLY
     right: Right = Right.LISTEN
     billed_as: str | None = None
     """The kind of operation that a request counts as; None: the function counts its messages."""
@@ -431,31 +432,25 @@ def get_message_sessions(context: Context, body: dict[str, Any], reply: SendRepl
 
 
 OPERATIONS: Final[dict[str, ManagementOperation]] = {
-    "com.microsoft:renew-lock": ManagementOperation(function=renew_lock),
-    "com.microsoft:peek-message": ManagementOperation(function=peek_message),
+    "com.microsoft:renew-lock": ManagementOperation(renew_lock),
+    "com.microsoft:peek-message": ManagementOperation(peek_message),
     "com.microsoft:receive-by-sequence-number": ManagementOperation(
-        function=receive_by_sequence_number, receives=True
+        receive_by_sequence_number, receives=True
     ),
-    "com.microsoft:update-disposition": ManagementOperation(function=update_disposition),
+    "com.microsoft:update-disposition": ManagementOperation(update_disposition),
     "com.microsoft:schedule-message": ManagementOperation(
-        function=schedule_message, right=Right.SEND, main_only=True
+        schedule_message, right=Right.SEND, main_only=True
     ),
     "com.microsoft:cancel-scheduled-message": ManagementOperation(
-        function=cancel_scheduled_message, right=Right.SEND, billed_as="manage", main_only=True
+        cancel_scheduled_message, right=Right.SEND, billed_as="manage", main_only=True
     ),
     "com.microsoft:batch-delete-messages": ManagementOperation(
-        function=batch_delete_messages, billed_as="manage"
+        batch_delete_messages, billed_as="manage"
     ),
-    "com.microsoft:renew-session-lock": ManagementOperation(
-        function=renew_session_lock, billed_as="renew"
-    ),
-    "com.microsoft:get-session-state": ManagementOperation(
-        function=get_session_state, billed_as="session"
-    ),
-    "com.microsoft:set-session-state": ManagementOperation(
-        function=set_session_state, billed_as="session"
-    ),
+    "com.microsoft:renew-session-lock": ManagementOperation(renew_session_lock, billed_as="renew"),
+    "com.microsoft:get-session-state": ManagementOperation(get_session_state, billed_as="session"),
+    "com.microsoft:set-session-state": ManagementOperation(set_session_state, billed_as="session"),
     "com.microsoft:get-message-sessions": ManagementOperation(
-        function=get_message_sessions, billed_as="session"
+        get_message_sessions, billed_as="session"
     ),
 }

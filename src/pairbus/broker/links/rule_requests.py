@@ -184,7 +184,7 @@ def _described_filter(filter_: Filter) -> Described:
 
 
 def _manage(function: Callable[[Context, dict[str, Any], SendReply], None]) -> ManagementOperation:
-    return ManagementOperation(function=function, right=Right.MANAGE, billed_as="manage")
+    return ManagementOperation(function, right=Right.MANAGE, billed_as="manage")
 
 
 OPERATIONS: Final = {
