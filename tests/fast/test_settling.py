@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import (
 from pairbus.amqp.codec.sections import read_application_properties, slice_message
 from pairbus.fast.errors import SettleFailed
 from tests.fast.world import delivery_counts, exhaust, left, messages, names, take
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -176,10 +177,7 @@ def test_a_started_settlement_survives_the_death_of_its_sender(broker, client, c
     begun = receiver.start_completing(take(receiver, 10))
     dying.interrupt()  # as the system does it for a process that was killed
     assert begun.is_sent
-    until = time.monotonic() + 60
-    while left(client) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert left(client) == []
+    wait_until(lambda: not left(client), "all are completed")
 
 
 def test_a_settlement_without_an_answer_raises_and_can_be_tried_again(client, receiver, broker):
