@@ -98,6 +98,7 @@ def test_close_with_an_error_reaches_the_peer_with_an_info_map(pair):
         "going down",
     )
     assert UUID(closed.error.info[TRACKING])
+    assert pair.server.error.condition == "amqp:connection:forced"
     assert pair.client.closed
     assert pair.server.closed
 
