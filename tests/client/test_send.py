@@ -675,7 +675,12 @@ def test_when_no_queue_is_left_the_caller_gets_both_causes(clock: Clock) -> None
     assert repr(error.primary_error) == repr(on_primary)
     assert repr(error.backlog_error) == repr(on_queue)
     assert error.__cause__ is error.backlog_error
-    assert isinstance(world.events[-1], SendFailed)
+    failed = world.events[-1]
+    assert isinstance(failed, SendFailed)
+    assert (failed.primary_error, failed.backlog_error) == (
+        error.primary_error,
+        error.backlog_error,
+    )
     assert world.pairing.status().entity(PATH).refused == 1
 
 

@@ -46,16 +46,6 @@ def sender(of: ClientState[Any], name: str, **options: Any) -> Adopted:
 # --- senders
 
 
-def test_a_sender_of_the_sdk_becomes_one_of_ours_and_belongs_to_the_client() -> None:
-    client = state()
-
-    made = sender(client, "orders", client_identifier="me")
-
-    assert isinstance(made, Adopted)
-    assert made.state is client
-    assert made.options == {"client_identifier": "me"}
-
-
 def test_the_senders_of_an_entity_are_known_however_it_is_spelled() -> None:
     client = state()
     one, another = sender(client, "orders"), sender(client, "Orders")

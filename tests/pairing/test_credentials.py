@@ -15,7 +15,7 @@ from pairbus.client.sdk.pairing_errors import PairingError
 from pairbus.events import FailedBack
 from pairbus.testing import LocalCredential
 from tests.pairing.namespaces import with_token
-from tests.pairing.world import SECOND, aliases, ids
+from tests.pairing.world import SECOND
 
 pytestmark = pytest.mark.req("X-01")
 
@@ -170,15 +170,7 @@ def test_transports(world, transport):
     client = world.client(text, **options)
     text, options = settings(world.secondary)
     world.pair(client, factory=world.factory(text, **options), ping_primary_interval=SECOND)
-    with client.get_queue_sender(queue) as sender:
-        world.send(sender, "1")
-        with world.primary.fault("cannot_send", queue):
-            world.send(sender, "2")
-        world.wait_for(FailedBack, queue)
-        world.send(sender, "3")
-    assert ids(world.primary.peek(queue)) == ["1", "3"]
-    [diverted] = world.backlog(queue)
-    assert aliases(diverted) == {"x-ms-path": queue}
+    check_both_ways(world, client, queue)
 
 
 @pytest.mark.req("F-01")

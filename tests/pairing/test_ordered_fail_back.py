@@ -125,18 +125,6 @@ def test_without_a_syphon_it_keeps_diverting_and_gives_up_when_it_is_told_to(wor
     assert [str(message) for message in world.backlog()] == ["1", "2"]
 
 
-def test_who_is_marked_healthy_by_hand_does_not_wait(world):
-    queue = world.queue()
-    client = world.pair(ping_primary_interval=SECOND, fail_back="ordered")
-    sender = world.sender(client, queue)
-    with world.primary.fault("cannot_send", queue):
-        world.send(sender, "1")
-    world.wait_for(Returning)
-    assert client.pairing.mark_path_healthy(queue) is True
-    world.send(sender, "2")
-    assert [str(message) for message in world.primary.peek(queue)] == ["2"]
-
-
 @pytest.mark.req("X-12")
 def test_a_policy_without_listen_is_refused_when_pairing(world):
     text = world.secondary.connection_string("sender")

@@ -1,6 +1,6 @@
 """A router driven by a test: a clock that is moved by hand, and a choice that is known."""
 
-from pairbus.client.route.plans import Nowhere, ToBacklog, ToPrimary
+from pairbus.client.route.plans import ToBacklog
 from pairbus.client.route.router import Router
 
 QUEUES = tuple(f"contoso/x-servicebus-transfer/{index}" for index in range(3))
@@ -62,24 +62,6 @@ class Client:
 
     def fail(self, path="orders", plan=None, error=DOWN):
         return self.router.failed(path, plan or self.plan(path), error, now=self.now)
-
-    def send(self, path="orders", *, primary=None, backlog=None):
-        """As a shell does it. `primary` and `backlog` (by queue) are errors, or None: it works."""
-        for _ in range(len(QUEUES) + 3):
-            plan = self.plan(path)
-            match plan:
-                case ToPrimary():
-                    error = primary
-                case ToBacklog(queue):
-                    error = (backlog or {}).get(queue)
-                case Nowhere():
-                    self.router.send_failed(path, plan, now=self.now)
-                    return plan
-            if error is None:
-                return self.ok(path, plan)
-            if not self.fail(path, plan, error):
-                return error
-        raise AssertionError("a send that never ends")
 
     def fail_over(self, *paths):
         for path in paths or ["orders"]:

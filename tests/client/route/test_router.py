@@ -4,7 +4,7 @@ import pytest
 
 from pairbus import events
 from pairbus.client.route.plans import Nowhere, Ping, Probe, ToBacklog, ToPrimary
-from tests.client.route.client import DOWN, FULL, QUEUES, TOO_BUSY, Client
+from tests.client.route.client import DOWN, QUEUES, TOO_BUSY, Client
 
 SENT, FAILS, LOOK, BY_HAND, BUSY = "is sent", "fails", "look", "by hand", "busy"
 PING_OK, PING_FAILS = "ping is answered", "ping fails"
@@ -138,20 +138,6 @@ def test_marking_after_the_interval_is_over_ends_the_failover_that_nobody_notice
 
 
 # the backlog is out of order, too
-
-
-@pytest.mark.req("F-07")
-def test_with_no_backlog_queue_left_the_sender_learns_both_causes():
-    client = Client(failover=0)
-
-    nowhere = client.send(primary=DOWN, backlog=dict.fromkeys(QUEUES, FULL))
-
-    assert nowhere == Nowhere(DOWN, FULL)
-    assert client.events()[-1] == events.SendFailed(
-        namespace="contoso", path="orders", primary_error=DOWN, backlog_error=FULL
-    )
-    assert client.entity().refused == 1
-    assert client.entity().backlog_queue is None
 
 
 def test_a_failover_with_no_backlog_queue_left_says_so():

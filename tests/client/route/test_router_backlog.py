@@ -58,22 +58,6 @@ def test_after_the_way_back_it_picks_anew():
 
 
 @pytest.mark.req("F-06")
-def test_when_a_backlog_queue_fails_the_message_goes_to_another():
-    client = Client(failover=0)
-
-    plan = client.send(primary=DOWN, backlog={QUEUES[0]: FULL, QUEUES[1]: FULL})
-
-    assert plan == ToBacklog(QUEUES[2])
-    assert client.events()[1:] == [
-        events.BacklogWithdrawn(namespace="contoso", backlog_queue=QUEUES[0], error=FULL, left=2),
-        events.BacklogWithdrawn(namespace="contoso", backlog_queue=QUEUES[1], error=FULL, left=1),
-        events.Diverted(
-            namespace="contoso", path="orders", backlog_queue=QUEUES[2], count=1, seconds=0.0
-        ),
-    ]
-
-
-@pytest.mark.req("F-06")
 def test_a_queue_lost_by_two_senders_at_once_is_withdrawn_once():
     client = Client()
     client.fail_over()

@@ -69,24 +69,6 @@ def swept() -> Iterator[None]:
         yield
 
 
-# --- becoming one of ours
-
-
-class Ours(ServiceBusSender):
-    def kind(self) -> str:
-        return f"ours of {self.entity_name}"
-
-
-def test_a_sender_that_the_sdk_made_becomes_one_of_ours_and_keeps_what_it_was_given() -> None:
-    made = plain_client().get_queue_sender("orders", client_identifier="me")
-
-    adopted = private.adopt(made, Ours)
-
-    assert adopted is made
-    assert adopted.kind() == "ours of orders"
-    assert adopted.client_identifier == "me"
-
-
 # --- retries
 
 
@@ -530,7 +512,7 @@ def test_clients_of_one_host_behind_two_endpoints_are_two() -> None:
     )
 
 
-def test_a_own_makes_senders_that_the_client_does_not_know_of() -> None:
+def test_a_client_with_its_own_handlers_makes_senders_that_the_other_does_not_know_of() -> None:
     client = plain_client(retry_total=7)
     own = private.with_own_handlers(client)
 
