@@ -144,3 +144,21 @@ def test_a_queue_that_cannot_be_polled_is_warned_of_once_and_the_others_are_poll
     clock.advance(10)
     stage.divert(numbered(1), queue=BACKLOGS[0])
     assert polls.wait_for_messages(BACKLOGS[:1], seconds=5) == [BACKLOGS[0]]
+
+
+def test_there_may_be_more_backlog_queues_than_links_on_a_connection():
+    queues = backlog_names(260)
+    with Broker(queues=["orders"]) as primary, Broker(queues=queues) as secondary:
+        stage = Stage(primary, secondary, queues)
+        polls = LongPolls(
+            stage.address(secondary).client,
+            poll_seconds=LONG_POLL_SECONDS,
+            stopping=threading.Event(),
+            clock=ManualClock(),
+        )
+        assert polls.wait_for_messages(queues, seconds=0) == []
+        for queue in (queues[-1], queues[0]):
+            stage.divert(numbered(1), queue=queue)
+            assert polls.wait_for_messages(queues, seconds=5) == [queue]
+            assert stage.free(queue) == numbered(1)  # which takes it away
+        polls.close()

@@ -23,7 +23,7 @@ from pairbus.cost.meter import Tally, units_of_all
 from pairbus.fast.connection import CLOSE_SECONDS, Attachment, NamespaceConnection
 from pairbus.fast.management import Disposition, Management
 from pairbus.fast.message import ReceivedMessage
-from pairbus.fast.settlement import PendingSettlement as PendingSettlement
+from pairbus.fast.settlement import PendingSettlement
 
 _ABANDONED: Final = modified(failed=True)
 _SIZE_UNKNOWN: Final = 256 * 1024

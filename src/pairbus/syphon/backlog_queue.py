@@ -18,7 +18,7 @@ from azure.core.exceptions import AzureError
 from pairbus.fast.client import FastClient
 from pairbus.fast.errors import SettleFailed
 from pairbus.fast.message import ReceivedMessage, read_annotations_of
-from pairbus.fast.receiver import PendingSettlement
+from pairbus.fast.settlement import PendingSettlement
 from pairbus.syphon.policy import Destinations, ToDeadLetter
 from pairbus.syphon.receipts import ReceiptOutcome, TaskReport
 from pairbus.syphon.restore import Restored

@@ -1,4 +1,5 @@
-"""The idle wait: one long poll of 15 minutes for each empty backlog queue, all on one connection.
+"""The idle wait: one long poll of 15 minutes for each empty backlog queue, all on one connection,
+or a few if there are hundreds of queues.
 
 A message that arrives ends the poll of its queue. The message is released, and a round brings it
 home. The polls of the other queues continue, even while rounds run for queues whose messages have
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from azure.core.exceptions import AzureError
 
@@ -28,6 +30,8 @@ ANSWER_SECONDS = 3.0
 CLOSE_SECONDS = 1.0
 # A queue that cannot be polled is skipped for this long. The others are polled.
 SKIP_SECONDS = 5.0
+# A poll is a link. Brokers limit the number of links on a connection, ours to 256.
+QUEUES_MAX = 200
 
 
 class LongPolls:
@@ -42,6 +46,52 @@ class LongPolls:
         clock: Callable[[], float],
     ) -> None:
         """`connect` makes a client of the secondary, as `Address.client` does."""
+        self._new_connection = partial(
+            PollConnection, connect, poll_seconds=poll_seconds, stopping=stopping, clock=clock
+        )
+        self._connections = [self._new_connection()]
+
+    def wait_for_messages(self, queues: Iterable[str], *, seconds: float) -> list[str]:
+        """Returns the queues with a message, as soon as there is one. Their polls have ended.
+
+        If there are several connections, each gets its share of the time.
+        """
+        shares = self._shares(tuple(queues))
+        found: list[str] = []
+        for connection, share in zip(self._connections, shares, strict=True):
+            wait = 0.0 if found else seconds / len(shares)
+            found += connection.wait_for_messages(share, seconds=wait)
+        return found
+
+    def _shares(self, queues: tuple[str, ...]) -> list[list[str]]:
+        """The queues of each connection. A queue stays where its poll is."""
+        shares = [[each for each in queues if each in one.polled] for one in self._connections]
+        polled = set[str]().union(*shares)
+        for queue in [each for each in queues if each not in polled]:
+            share = next((some for some in shares if len(some) < QUEUES_MAX), None)
+            if share is None:
+                self._connections.append(self._new_connection())
+                shares.append(share := [])
+            share.append(queue)
+        return shares
+
+    def close(self) -> None:
+        """Release the messages that have arrived, if the secondary answers soon. Never raises."""
+        for connection in self._connections:
+            connection.close()
+
+
+class PollConnection:
+    """The polls on one connection."""
+
+    def __init__(
+        self,
+        connect: Callable[..., FastClient],
+        *,
+        poll_seconds: float,
+        stopping: threading.Event,
+        clock: Callable[[], float],
+    ) -> None:
         self._connect = connect
         self._poll_seconds = poll_seconds
         self._stopping = stopping
@@ -52,10 +102,13 @@ class LongPolls:
         self._skipped_until: dict[str, float] = {}
         self._last_warnings: dict[str, str] = {}
 
-    def wait_for_messages(self, queues: Iterable[str], *, seconds: float) -> list[str]:
-        """Returns the queues with a message, as soon as there is one. Their polls have ended."""
+    @property
+    def polled(self) -> Collection[str]:
+        return self._receivers.keys()
+
+    def wait_for_messages(self, queues: Sequence[str], *, seconds: float) -> list[str]:
         try:
-            self._attach(tuple(queues))
+            self._attach(queues)
             if not self._receivers:
                 self._stopping.wait(seconds)
                 return []
@@ -68,7 +121,6 @@ class LongPolls:
             raise
 
     def close(self) -> None:
-        """Release the messages that have arrived, if the secondary answers soon. Never raises."""
         client, self._client = self._client, None
         self._receivers.clear()
         self._began.clear()
@@ -76,7 +128,7 @@ class LongPolls:
             with _cut_after(client, CLOSE_SECONDS):
                 client.close()
 
-    def _attach(self, queues: tuple[str, ...]) -> None:
+    def _attach(self, queues: Sequence[str]) -> None:
         for queue in [each for each in self._receivers if each not in queues]:
             self._end(queue)
         for queue in queues:
