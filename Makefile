@@ -30,15 +30,16 @@ JAVA := tests/syphon tests/verify tests/demo/test_command.py tests/test_benchmar
 # Python processes, and each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Three groups run side by side, because the tests of each wait a lot. Each line says whose it is.
+# Three groups run side by side, because the tests of each wait a lot. Each line of output
+# begins with the name of its group.
 test: setup-tests
 	@$(MAKE) --no-print-directory --jobs=3 SIDE_BY_SIDE=1 test-most test-java test-browser
 
 SHOWN = $(if $(SIDE_BY_SIDE),2>&1 | sed --unbuffered 's/^/$(@:test-%=%): /')
 
 # The official SDK sleeps half a second to open a link and as long to close it, so many more tests
-# run at once than there are cores. They give way to the other groups, which mind a busy machine
-# more. First one process collects them, so that the others find them compiled.
+# run at once than there are cores. They have a lower priority than the other groups, which are
+# more sensitive to load. First one process collects them, so that the others find them compiled.
 test-most: setup-tests
 	@nice $(BIN)/pytest --collect-only -qq >/dev/null
 	nice $(BIN)/pytest -n 12 --dist worksteal -m "not spark" $(ALONE:%=--ignore=%) --ignore=$(BROWSER) $(SHOWN)

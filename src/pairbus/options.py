@@ -35,8 +35,8 @@ class PairedNamespaceOptions:
     """
 
     primary_namespace_name: str | None = None
-    """Default: the first label of the primary's host name. Its name in the paths of the backlog
-    queues."""
+    """Default: the first label of the primary's host name. The primary's name in the paths of the
+    backlog queues."""
 
     observers: Iterable[Observer] = ()
     """Default none. Functions that are called with each event."""
@@ -187,7 +187,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     raises."""
 
     syphon: Any = None
-    """Default None. Your own syphon, with the methods `start` and `stop`, in place of ours."""
+    """Default None. Your own syphon, with the methods `start` and `stop`, instead of ours."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

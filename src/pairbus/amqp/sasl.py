@@ -106,7 +106,7 @@ class Handshake:
     # -- protocol headers -----------------------------------------------------------------------
 
     def _read_header(self) -> bool:
-        """False if some of it has not come yet."""
+        """Returns False if not all of it has arrived."""
         header = self._buffer[:8]
         # Checked byte by byte, so that a peer with another protocol gets an answer before it has
         # sent eight bytes.
@@ -143,7 +143,7 @@ class Handshake:
     # -- SASL frames ----------------------------------------------------------------------------
 
     def _read_frame(self) -> bool:
-        """False if some of it has not come yet."""
+        """Returns False if not all of it has arrived."""
         if len(self._buffer) < 8:
             return False
         size, offset, kind = struct.unpack_from(">IBB", self._buffer)
@@ -201,7 +201,7 @@ class Handshake:
             self._refuse(f"the server refused {settings.mechanism} of {settings.user!r}")
 
     def _succeed(self, identity: Identity) -> None:
-        """Now the AMQP header follows."""
+        """The AMQP header comes next."""
         self.identity = identity
         self.speaking_sasl = False
         self._awaits_header = True

@@ -85,9 +85,12 @@ class PairingCore:
     pool: Any
     """The shell's connections to backlog queues."""
     sdk_client: Any
-    """The SDK's class of a client. Called unbound: a paired client would divert what it sends."""
+    """The SDK's client class. Its methods are called unbound: the sender of a paired client
+    would divert messages.
+    """
 
-    # In asyncio, these are awaited. `within` calls a method of `sender`, in this time.
+    # In asyncio, these are awaited. `within(sender, seconds, what, call)` limits how long a call
+    # may take.
     open_link: Callable[[Any, float, str], Any]
     within: Callable[[Any, float, str, Callable[[], Any]], Any]
     open_early: Callable[[Sequence[Any], Ping], Any]
@@ -115,7 +118,7 @@ class PairingCore:
         self.is_ordered = options.fail_back == "ordered"
         self.is_ready_mode = options.secondary_connections == "ready"
 
-        # The application's `close` does not know what is made of these.
+        # The application's `close` does not close the senders and receivers of these.
         self.primary_client = private.with_own_handlers(client)
         self.secondary_client = private.with_own_handlers(options.messaging_factory)
         self._paired_sender_class = paired_sender_class
@@ -163,7 +166,7 @@ class PairingCore:
         self.make_parts()
 
     def make_parts(self) -> None:
-        """The shell makes its pool and its background worker."""
+        """For the shell: make its pool and its background worker."""
 
     # --- what an application sees -----------------------------------------------------------------
 

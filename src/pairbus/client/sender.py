@@ -1,7 +1,7 @@
 """What a paired sender does in both shells: each of its calls, as a generator of steps.
 
-An unpaired sender behaves like the SDK's. In a paired one, `send.py` decides each call. A shell's
-`sender.py` has the public methods, and carries the steps out.
+An unpaired sender behaves like the SDK's. For a paired one, `send.py` decides what each call does.
+A shell's `sender.py` has the public methods, and carries the steps out.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from pairbus.client.steps import AcquireLock, CallPrimary, Steps
 
 
 class SenderCore:
-    """The first base class of a shell's sender, before that of the SDK: `super()` is the SDK's.
+    """The first base class of a shell's sender. The SDK's sender is the next one, so `super()`
+    here is the SDK's.
 
-    A step that is no class of `steps.py` is a function to call: a method of the SDK.
+    A step is an object of `steps.py`, or a function to call, which is a method of the SDK.
     """
 
     client_state: ClientState[Any]
@@ -59,7 +60,7 @@ class SenderCore:
         """
         self.epoch = -1
 
-    # --- the shell's ------------------------------------------------------------------------------
+    # --- implemented by the shells ----------------------------------------------------------------
 
     def _sdk_open(self) -> Any:
         """Open the link as the SDK does."""
@@ -162,7 +163,7 @@ class SenderCore:
         return Batch.of((yield create), path=None if is_plain else path)
 
     def _sending_stored(self, messages: Sequence[Any]) -> Steps[None]:
-        """Messages that wait in the outbox. One goes by itself: a batch may not hold it."""
+        """Send messages of the outbox. One alone goes without a batch, which may be too small."""
         request = SendRequest(
             messages=messages[0] if len(messages) == 1 else list(messages),
             count=len(messages),

@@ -4,7 +4,8 @@
 generator, an error is thrown into it. So the decisions are written once, and tested without a
 socket, a thread or an event loop.
 
-Other generators yield functions: the driver calls each, and the one for asyncio awaits its result.
+Other generators yield functions. The driver calls each of them; the asyncio driver awaits the
+result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the background of a paired client does, and how a pairing starts, in both shells.
+"""What the background worker of a paired client does, and how a pairing starts, in both shells.
 
-Each is a generator of functions to call, for the drivers of `steps.py`. A shell's `pairing.py` has
-those functions. What a generator opens is closed by the pool, in the background: a generator that
+Each task is a generator of functions to call, for the drivers of `steps.py`. A shell's `pairing.py`
+has those functions. The pool closes, in the background, what a generator opens: a generator that
 ends early cannot wait for it.
 """
 
@@ -30,8 +30,8 @@ _HINTS = {
 
 
 def start(pairing: PairingCore) -> Steps[None]:
-    """Raises if the secondary accepts no connection. The connection stays open, except with `lazy`
-    in the options.
+    """Raises if the secondary accepts no connection. The connection stays open, unless
+    `secondary_connections` is `lazy`.
     """
     queue = random.choice(pairing.backlog_queues)
     try:
@@ -92,8 +92,8 @@ def _ping(pairing: PairingCore, ping: Ping) -> Steps[None]:
     except Exception as error:
         pairing.ping_ended(ping, error)
     else:
-        # Links for the senders that are about to send to the primary again, while their messages
-        # are still diverted. The failback does not depend on them: the ping was answered.
+        # Open links for the senders that will send to the primary again, while their messages are
+        # still diverted. The failback does not depend on them: the ping was answered.
         yield partial(pairing.open_early, pairing.senders_to_open(ping), ping)
         pairing.ping_ended(ping, None)
     finally:

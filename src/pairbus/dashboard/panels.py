@@ -19,7 +19,7 @@ from pairbus.dashboard.widgets import Chart, Table, panel, set_text, text
 
 
 class Viewer(Protocol):
-    """Whom a page is for."""
+    """The person who looks at a page: time zone and theme."""
 
     zone: tzinfo
 

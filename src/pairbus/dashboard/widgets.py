@@ -242,7 +242,7 @@ async def in_thread(call: Any, *arguments: Any) -> tuple[Any, str]:
         return await run.io_bound(call, *arguments), ""
     except PairbusError as error:
         return None, str(error)
-    except Exception as error:  # shown on the page: whoever clicked must learn of it
+    except Exception as error:  # shown on the page, to the person who clicked
         return None, one_line(error)
 
 

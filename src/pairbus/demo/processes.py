@@ -282,7 +282,7 @@ class DashboardProcess(ChildProcess):
 
 
 def free_port() -> int:
-    """A port that nobody listens on, for a process that is told its port before it starts."""
+    """A port that nobody listens on, for a process that gets its port before it starts."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -23,7 +23,7 @@ Mode = Literal["peekLock", "receiveAndDelete"]
 _SILENCE_SECONDS_MIN: Final = 30.0
 _RESTING_LINKS_MAX: Final = 64
 _MANAGED_MAX: Final = 64
-"""Entities with links for requests, two each: a connection may have 256 links."""
+"""Maximum number of entities with links for requests, two each. A connection may have 256 links."""
 
 
 class FastClient:

@@ -163,7 +163,7 @@ def _due(moment: datetime) -> Timestamp:
 
 
 def _map(section: int, pairs: Iterable[tuple[str, bytes]], kind: type[str]) -> bytes:
-    """A section; none if there are no pairs. Their values are encoded."""
+    """An encoded section, empty if there are no pairs. The values are encoded already."""
     encoded = [encode(kind(name)) + value for name, value in pairs]
     return encode_section(section, encode_map(b"".join(encoded), len(encoded))) if encoded else b""
 

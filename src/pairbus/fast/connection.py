@@ -36,7 +36,7 @@ L = TypeVar("L", ClientReceiverLink, ClientSenderLink)
 _PROPERTIES: Final = {"product": "pairbus"}
 _CHECK_SECONDS: Final = 1.0
 _AT_ONCE_MAX: Final = 200
-"""Links that are attached at the same time: a connection may have 256."""
+"""Maximum number of links to attach at the same time. A connection may have 256."""
 CLOSE_SECONDS: Final = 2.0
 """The longest time that closing waits for an answer. The answer is not needed, and the peer may be
 gone.
@@ -240,7 +240,7 @@ class Attachment(ABC, Generic[L]):
         """Called when the link is lost: keep the messages that it delivered."""
 
     def _alive(self) -> L | None:
-        """The link if it is alive, and with it its connection; attaches nothing."""
+        """The link, if it and its connection are alive. Attaches nothing."""
         return self._link if self._link is not None and self._link.alive else None
 
     def take_over(self, other: Self) -> None:
@@ -252,7 +252,7 @@ class Attachment(ABC, Generic[L]):
         return self._alive() is not None
 
     def detach(self) -> None:
-        """Without waiting for the answer. The next call that needs a link attaches another one."""
+        """Does not wait for the answer. The next call that needs a link attaches another one."""
         if self._link is not None:
             self._link.detach()
             self._link = None

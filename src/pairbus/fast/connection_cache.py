@@ -140,7 +140,7 @@ class EarlyOpening:
 
     def _open(self, deadline: float) -> None:
         began = time.monotonic()
-        # An error is not lost: whoever needs the connection tries again, and gets it.
+        # The error is not lost: the next call that needs the connection tries again and raises it.
         with contextlib.suppress(Exception):
             self._client.open()
         self.seconds = time.monotonic() - began

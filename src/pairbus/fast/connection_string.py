@@ -118,7 +118,9 @@ class ConnectionString:
 
     @property
     def tls_port(self) -> int | None:
-        """The port of a host name. Without TLS, it is in the address; with a key, it is 5671."""
+        """The port, if this is a host name. None for a connection string: it is 5671, or, without
+        TLS, in the address.
+        """
         return None if self.identity is None else self.port
 
     @property

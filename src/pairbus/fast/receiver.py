@@ -400,7 +400,7 @@ def stop_all(receivers: Sequence[Receiver]) -> list[ReceivedMessage]:
         wait(lambda: all(not link.credit or link.is_over for link in links))
     left = [one for receiver in receivers for one in receiver._stopped()]
     if any(receiver._is_releasing for receiver in receivers):
-        # Until then, whoever receives next would get what is behind the released messages.
+        # Until then, the next receiver would get what is behind the released messages.
         wait(lambda: not any(receiver._is_releasing for receiver in receivers))
         for receiver in receivers:
             if receiver._is_releasing and receiver._link is not None:

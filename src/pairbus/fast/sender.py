@@ -153,7 +153,7 @@ class PendingSend:
         return True
 
     def _advance(self, link: ClientSenderLink) -> bool:
-        """Returns True at the end."""
+        """Returns True when the send has ended."""
         waiting = self._waiting
         while waiting and waiting[0][1].outcome is not None:
             self._answered(*waiting.popleft())
@@ -245,7 +245,7 @@ def wait_all(sends: Sequence[PendingSend]) -> None:
         connection = waiting[0].connection
         assert connection is not None, "a send that never started is over"
         due = min(one.overdue_at for one in waiting)
-        with contextlib.suppress(ClientError):  # `has_ended` finds it
+        with contextlib.suppress(ClientError):  # `has_ended` reports it
             connection.wait_quietly(lambda: not left(), due)
 
 

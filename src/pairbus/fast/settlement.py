@@ -37,7 +37,7 @@ class PendingSettlement:
         *,
         by_token: Callable[[], _Failed] | None,
     ) -> None:
-        """`here`: messages that the link delivered. `by_token` settles the others. Raises nothing:
+        """`here`: the messages that `link` delivered. `by_token` settles the others. Never raises:
         `wait` does.
         """
         self._namespace = namespace
@@ -104,7 +104,7 @@ class PendingSettlement:
             raise SettleFailed(self._path, failed)
 
     def _answer(self) -> dict[int, AmqpError]:
-        """The messages that the service refused, by delivery id."""
+        """The errors of the messages that the service refused, by delivery id."""
         if self._error is not None:
             raise self._error
         assert self._sent is not None

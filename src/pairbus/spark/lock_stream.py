@@ -109,7 +109,7 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_RECEIVED: self._offered}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        # After a restart, Spark 4.0 and 4.1 tell the last offset as the start and the end.
+        # After a restart, Spark 4.0 and 4.1 pass the last offset as the start and as the end.
         self._planned = end[_RECEIVED]
         held = self._held().batches.get(end[_RECEIVED], [])
         messages = [(one.data, one.lock_token if one.lock_token_bytes else None) for one in held]

@@ -26,8 +26,8 @@ from pairbus.spark.java import JavaProcess
 JAVA_MIN: Final = 17
 LOCAL: Final = "local[5,4]"
 """Five tasks at a time, with four attempts each: plain `local[5]` gives a task only one. Tasks wait
-for the namespaces most of the time, so there may be more of them than cores. Five get the same
-share of the ten backlog queues that a pair has by default.
+for the namespaces most of the time, so there may be more of them than cores. By default, a pair
+has ten backlog queues: two for each task.
 """
 _WORKER_DAEMON: Final = "pairbus.syphon.worker_daemon"
 PACKAGE: Final = Path(pairbus.__file__).resolve().parent

@@ -1,5 +1,5 @@
 """The idle wait: one long poll of 15 minutes for each empty backlog queue, all on one connection,
-or a few if there are hundreds of queues.
+or on a few if there are hundreds of queues.
 
 A message that arrives ends the poll of its queue. The message is released, and a round brings it
 home. The polls of the other queues continue, even while rounds run for queues whose messages have

@@ -114,7 +114,7 @@ class TaskWindow:
         """Whether `count` messages last for the rest of the time, if `taken` is the pace so far."""
         left = self.deadline - now
         # The first message comes a round trip after the credit, and its answer another one later.
-        # Counting that time would make the pace too low, and far away the task would stop early.
+        # If that time counted, the pace would be too low, and a far task would stop early.
         gone = self.seconds - left - 2 * self._round_trip
         return left < gone and left * taken < count * gone
 

@@ -1,7 +1,7 @@
 """Starts the Python workers of a local Spark.
 
-Spark's own daemon makes each worker by a fork. This one has imported the code of a task before, so
-that no worker spends a quarter of a second on that.
+Like Spark's own daemon, it forks each worker. It has already imported the code of a task, so no
+worker spends a quarter of a second on that.
 """
 
 from pyspark.daemon import manager

@@ -194,7 +194,7 @@ MISTAKES = {
     "a list for a text": (
         ['"ForwardTo": ["a"]'],
         3,
-        "ForwardTo of queue 'orders' must be a text, not a list",
+        "ForwardTo of queue 'orders' must be a string, not a list",
     ),
     "a status that there is not": (
         ['"Status": "Paused"'],

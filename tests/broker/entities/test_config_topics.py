@@ -347,12 +347,12 @@ MISTAKES = {
     "a number for a text": (
         [CORRELATION + "{", '"Label": 5}}}]'],
         4,
-        f"Label of {OF} must be a text, not 5",
+        f"Label of {OF} must be a string, not 5",
     ),
     "a list to compare with": (
         [CORRELATION + '{"Properties": {', '"colors": ["red"]}}}}]'],
         4,
-        f"'colors' in the Properties of {OF} must be a text, a number, true or false, not a list",
+        f"'colors' in the Properties of {OF} must be a string, a number, true or false, not a list",
     ),
     "a time that is none": (
         [CORRELATION + '{"Properties": {', '"due": {"Type": "dateTime", "Value": "soon"}}}}}]'],

@@ -1,6 +1,7 @@
 """Deliveries: messages that were received, or sent and not yet settled, and how they are settled.
 
-A delivery may be kept forever. When it is settled, or its link is over, its methods do nothing.
+You may keep a delivery for any time. When it is settled, or its link has ended, its methods do
+nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pairbus.amqp.performatives import ACCEPTED_BY_RECEIVER, SETTLED_BY_SENDER, 
 
 
 class DeliveryLink(Protocol):
-    """A link, as its deliveries see it."""
+    """The part of a link that its deliveries use."""
 
     context: Any
     is_sender: bool

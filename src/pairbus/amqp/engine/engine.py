@@ -397,9 +397,8 @@ class Engine:
         has_spoken = self._opened[0] and self._handshake is None
         self._say_close(error)
         self._locally_closed = True
-        self.is_over = (
-            not has_spoken
-        )  # the handshake has not ended, so there is nothing to wait for
+        # Until the handshake has ended, there is no answer to wait for.
+        self.is_over = not has_spoken
         self._forget_all()
 
     def free(self) -> None:

@@ -95,7 +95,7 @@ class Oversized:
 class Disposed:
     """The peer sent the outcome of deliveries that we sent; at most once, then their settlement.
 
-    They are in the order in which they were sent. A peer settles many at once.
+    `deliveries` is in the order in which they were sent. A peer may settle many at once.
 
     If `settled`, both sides have dropped the deliveries, and the handles are dead. For deliveries
     that we received, this is the answer to our `update`.

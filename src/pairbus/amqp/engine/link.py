@@ -1,7 +1,7 @@
 """A link, and what we do to it. What the peer does is in `peer`.
 
-A link may be kept forever. When it is over, its methods do nothing, its figures are 0, and `send`
-raises `LinkClosed`.
+You may keep a link for any time. When it has ended, its methods do nothing, its figures are 0, and
+`send` raises `LinkClosed`.
 """
 
 from __future__ import annotations

@@ -104,7 +104,9 @@ _FORMS: Final[Mapping[ValueKind, Form]] = {
     ValueKind.BOOLEAN: Form(boolean, lambda value: str(value).lower(), "true or false"),
     ValueKind.STATUS: Form(Status, str, f"one of {', '.join(Status)}"),
     ValueKind.TEXT: Form(
-        lambda text: text or None, lambda value: None if value is None else escape(value), "a text"
+        lambda text: text or None,
+        lambda value: None if value is None else escape(value),
+        "a string",
     ),
 }
 

@@ -111,7 +111,7 @@ def _expression(given: Members, what: str) -> tuple[str, int]:
 
 
 def _check(line: int, what: str, make: Callable[[], object]) -> None:
-    """An error of what is made is a mistake in this line."""
+    """Report an error of `make` as a mistake in this line."""
     try:
         make()
     except ConfigError as error:
@@ -136,7 +136,7 @@ def _value(node: Node, what: str) -> object:
         return node.value
     if not node.is_object:
         raise ConfigMistake(
-            node.line, f"{what} must be a text, a number, true or false, not {node}"
+            node.line, f"{what} must be a string, a number, true or false, not {node}"
         )
     # JSON has no times and durations: {"Type": "duration", "Value": "PT1M"}.
     typed = node.members(what, ("Type", "Value"))

@@ -32,13 +32,13 @@ class ConfigMistake(Exception):
 class Node:
     """A value and its line.
 
-    Its methods return what it must be, or raise ConfigMistake with the expected form. `what` names
-    the value in the error.
+    Each method returns the value if it has the expected form, and raises ConfigMistake otherwise.
+    `what` names the value in the error.
     """
 
     line: int
     value: Any
-    """A text, number, boolean or None; a list of nodes; or a tuple of members for an object."""
+    """A string, number, boolean or None; a list of nodes; or a tuple of members for an object."""
 
     def __str__(self) -> str:
         if isinstance(self.value, list):
@@ -52,7 +52,7 @@ class Node:
     def text(self, what: str) -> str:
         if isinstance(self.value, str):
             return self.value
-        raise self._wrong(what, "a text")
+        raise self._wrong(what, "a string")
 
     def text_or_none(self, what: str) -> str | None:
         return self.text(what) or None  # the emulator's own file writes "" for none
@@ -131,8 +131,8 @@ class Members(dict[str, Member]):
         return node.value
 
     def name(self, kind: str, seen: dict[str, int], *, before: str = "") -> tuple[str, int]:
-        """The object's name, after `before`, and its line. It must not be in `seen`, and is added
-        there.
+        """The object's name, with `before` in front of it, and its line. The name must not be in
+        `seen`, and is added to it.
         """
         if "Name" not in self:
             raise ConfigMistake(self.line, f"this {kind} has no Name")

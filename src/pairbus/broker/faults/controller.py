@@ -37,7 +37,7 @@ class FaultyClient(Protocol):
 
 
 class FaultTarget(Protocol):
-    """A namespace, as far as faults are concerned."""
+    """The part of a namespace that faults use."""
 
     name: str
     clock: Callable[[], float]

@@ -164,11 +164,11 @@ def _plain(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What all kinds have in common."""
+    """The settings that all kinds of faults have."""
 
     kind: ClassVar[str]
-    """Its name in JSON, on the command line, and as a method of `broker.faults`. It is made from
-    the name of the class."""
+    """Its name in JSON, on the command line, and as a method of `broker.faults`. It is derived
+    from the name of the class."""
     is_for_entities: ClassVar[bool] = True
 
     entity: str | None = field(default=None, metadata={CHECK: path})

@@ -81,7 +81,9 @@ class SenderLink:
             self.connection.queue_request(self._enqueue_deferred)
 
     def _enqueue_deferred(self, now_ms: int) -> None:
-        """One message in each turn. What comes in the meantime is deferred too, to keep order."""
+        """One message per turn of the event loop. Those that come until then are deferred, to keep
+        the order.
+        """
         if not self._deferred:
             self._is_waiting = False
             return

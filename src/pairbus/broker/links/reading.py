@@ -1,4 +1,4 @@
-"""Whether a connection reads from its client, and why not."""
+"""Whether a connection reads from its client, and if not, why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Pause(Enum):
 
 
 class Reading:
-    """Reads while there is no reason for a pause."""
+    """The transport is read while there is no reason for a pause."""
 
     def __init__(self, transport: asyncio.ReadTransport) -> None:
         self._transport = transport

@@ -100,10 +100,12 @@ def find_reply_link(
 
 
 class RequestQueue:
-    """The requests of a connection, one per turn: a client with many must not delay the others."""
+    """The requests of a connection. Each turn of the event loop handles one of them, so that a
+    client with many requests does not delay the others.
+    """
 
     reading: Reading
-    """Of the connection: it pauses while too many requests wait."""
+    """The connection's reading, which pauses while too many requests wait."""
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class RequestQueue:
         self.schedule()
 
     def schedule(self) -> None:
-        """Not while the client does not read the replies."""
+        """Handle the next request soon, unless the client does not read the replies."""
         is_ready = self._waiting and not self._is_scheduled
         if is_ready and not self.reading.is_paused_by(Pause.WRITES):
             self._is_scheduled = True

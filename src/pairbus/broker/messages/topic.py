@@ -284,7 +284,7 @@ class TopicEnqueuer(Enqueuer):
         return AmqpError(
             "amqp:link:message-size-exceeded",
             f"the rules of {topic.description} need about {needed:,} steps for this batch of "
-            f"{len(batch)} messages, but at most {rules.BATCH_WORK_MAX:,} are possible: send fewer "
+            f"{len(batch)} messages, but at most {rules.BATCH_WORK_MAX:,} are allowed: send fewer "
             "messages at once",
         )
 

@@ -85,7 +85,7 @@ def _step(compiler: Compiler, statement: Node) -> Step:
     if canonical is None or convert is None:
         reason = "is read-only" if canonical else "does not exist"
         may = ", ".join(_SETTABLE)
-        raise compiler.refused(target, f"sys.{name.name} {reason}, an action may set {may}")
+        raise compiler.refused(target, f"sys.{name.name} {reason}; an action may set {may}")
     return _set_system(canonical, convert, compiler.value(value))
 
 

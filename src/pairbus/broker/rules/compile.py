@@ -136,7 +136,7 @@ class Compiler:
         self._depth = 0
 
     def refused(self, at: Node | Token, reason: str) -> RuleError:
-        """The error is where the node begins."""
+        """An error with the position at which the node begins."""
         while not isinstance(at, str):
             at = at.children[0]
         return RuleError(self._expression, reason, line=at.line, column=at.column)
@@ -343,7 +343,7 @@ class Compiler:
         return lookup(self.value(arguments[0])) if count else lambda facts: uuid4()
 
     def property(self, node: Node) -> PropertyName:
-        """The property that a node of this kind names."""
+        """The property that a node `property` names."""
         *scopes, name = [self._identifier(token) for token in node.children]
         if not scopes:
             return PropertyName(False, name)

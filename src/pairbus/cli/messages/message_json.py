@@ -57,7 +57,7 @@ def to_json_if_readable(message: MessageView) -> MessageJson:
 
 
 def unreadable(data: bytes, number: object, error: UnreadableMessage) -> MessageJson:
-    """With all bytes of the message: if it was received, nobody else has them."""
+    """With all bytes of the message: once it is received, there is no other copy."""
     return {"sequenceNumber": number, UNREADABLE: str(error), "encodedMessage": _base64(data)}
 
 

@@ -200,7 +200,7 @@ class _Receive:
             with self._outages_waited_out():
                 self._source.open()
             self._receive_all(count, wait_seconds, advance, stop)
-        finally:  # however it ends, nobody else can get what was deleted
+        finally:  # the service no longer has what it deleted, however this ends
             try:
                 if rest := self._source.rest():
                     self._handle(rest)
@@ -324,7 +324,7 @@ def _print(messages: list[MessageJson], *, as_json: bool) -> None:
 
 
 def _print_on_stderr(messages: list[MessageJson]) -> None:
-    """The last resort: the service has deleted them, and they could not be written."""
+    """The service has deleted these messages, so this is the only copy."""
     print(
         f"pairbus: {format_count(len(messages))} {was_or_were(len(messages))} deleted but could "
         "not be written:",

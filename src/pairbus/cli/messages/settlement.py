@@ -24,8 +24,8 @@ class SettlementOptions:
     abandon: bool = flag("Abandon the messages at the end. This counts as a delivery.", "--abandon")
     dead_letter: bool = flag("Dead-letter the messages.", "--dead-letter")
     delete: bool = flag(
-        "Receive and delete: the service deletes each message when it sends it. Messages "
-        "on their way are lost if something fails.",
+        "Receive and delete: the service deletes each message when it delivers it. Messages on "
+        "their way are lost if the command is killed or the connection breaks.",
         "--delete",
     )
     reason: str | None = option("TEXT", "Reason, with --dead-letter.")

@@ -47,7 +47,7 @@ class Source(ABC):
     """Raises the SDK's errors."""
 
     is_idle = True
-    """Nothing was asked for yet, so an interrupt may end the command at once."""
+    """No message was requested yet, so an interrupt may end the command at once."""
     waits_in_one_piece = False
     """The next `receive` also waits for a session, so its wait must not be cut into slices."""
 
@@ -55,7 +55,7 @@ class Source(ABC):
         self._stack = ExitStack()
 
     def open(self) -> None:  # noqa: B027  # the SDK opens a session when it receives
-        """Connects, if that can be done before messages are asked for."""
+        """Connects, if that can be done before messages are requested."""
 
     @abstractmethod
     def receive(self, count: int, *, wait_seconds: float) -> list[Locked]: ...

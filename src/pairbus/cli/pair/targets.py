@@ -72,14 +72,14 @@ class ObserveOptions(PairOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedPair:
-    """Whom to ask about a pair."""
+    """The namespaces and processes that are asked about a pair."""
 
     targets: Mapping[str, Target]
     """By their roles in the pair."""
     primary_names: tuple[str, ...] | None
     """The primaries whose backlog queues are shown; None: all."""
     urls: tuple[str, ...]
-    """Of the metrics of processes."""
+    """Where clients and syphons publish metrics."""
 
 
 def observe(given: PairTargets, options: ObserveOptions) -> ObservedPair:

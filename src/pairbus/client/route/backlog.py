@@ -80,7 +80,7 @@ class Rotation:
         """Take a queue out of the rotation. Returns False if it was already out; its rest is not
         extended.
 
-        `busy_seconds`: the queue is only busy, for so long. A busy queue is better than none: the
+        `busy_seconds`: the queue is only busy, for this long. A busy queue is better than none: the
         last one in the rotation stays, and busy ones return when the last one fails.
         """
         assert queue in self._generations, (

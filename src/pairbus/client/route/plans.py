@@ -28,7 +28,7 @@ class Nowhere:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Wait for so long, and ask again: order would be lost otherwise."""
+    """Wait, and ask again: otherwise order would be lost."""
 
     seconds: float
 

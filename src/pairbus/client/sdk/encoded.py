@@ -1,9 +1,9 @@
 """A message as the AMQP bytes that the SDK would send, and back: what the outbox stores.
 
 The SDK's own decoder forgets types (a long, a timestamp and an int all become an `int`), so a
-decoded message would be sent with others. Here a value whose type its Python class does not tell
-becomes the SDK's form that names the type: `{"TYPE": "LONG", "VALUE": 1}`. So a message that is
-encoded, decoded and encoded again gives the same bytes.
+decoded message would be sent with other types. Here a value whose Python class does not show its
+AMQP type becomes the SDK's form that names the type: `{"TYPE": "LONG", "VALUE": 1}`. So a message
+that is encoded, decoded and encoded again gives the same bytes.
 """
 
 from __future__ import annotations
