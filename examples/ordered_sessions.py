@@ -19,7 +19,7 @@ from pairbus import Outbox, SendAvailabilityPairedNamespaceOptions, ServiceBusCl
 from pairbus.events import Event, FailBackDelayed, FailedBack, FailedOver, Returning
 
 
-def tell(event: Event) -> None:
+def report(event: Event) -> None:
     match event:
         case FailedOver():
             print(f"{event.path} fails: its messages wait in {event.backlog_queue}", flush=True)
@@ -57,7 +57,7 @@ def main() -> None:
             fail_back_pings=2,
             fail_back_wait_max=timedelta(hours=1),  # then availability is worth more than order
             outbox=Outbox(asked.outbox) if asked.outbox else None,
-            observers=[tell],
+            observers=[report],
         )
         primary.pair_namespace(options)
         with primary.get_queue_sender(asked.queue) as sender:

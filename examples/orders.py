@@ -1,4 +1,4 @@
-"""A sender that goes on through an outage, and tells what happens to it.
+"""A sender that keeps sending through an outage, and reports what happens.
 
     python examples/orders.py --count 100 --pause 0.1
 
@@ -17,7 +17,7 @@ from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 from pairbus.events import Event, FailedBack, FailedOver
 
 
-def tell(event: Event) -> None:
+def report(event: Event) -> None:
     """Called in the sending thread or in the background one: be quick, and raise nothing."""
     if isinstance(event, FailedOver):
         print(f"{event.path} fails: its messages go to {event.backlog_queue}", flush=True)
@@ -47,7 +47,7 @@ def main() -> None:
             secondary,
             failover_interval=timedelta(0),
             ping_primary_interval=timedelta(seconds=5),
-            observers=[tell],
+            observers=[report],
         )
         primary.pair_namespace(options)
         with primary.get_queue_sender(asked.queue) as sender:

@@ -19,7 +19,7 @@ from pairbus import Outbox, SendAvailabilityPairedNamespaceOptions, ServiceBusCl
 from pairbus.events import Event, OutboxOpened, StoredInOutbox
 
 
-def tell(event: Event) -> None:
+def report(event: Event) -> None:
     """Called in the sending thread or in the background one: be quick, and raise nothing."""
     if isinstance(event, OutboxOpened):
         print(f"{event.waiting} orders of an earlier run are sent first", flush=True)
@@ -52,7 +52,7 @@ def main() -> None:
             failover_interval=timedelta(0),
             ping_primary_interval=timedelta(seconds=5),
             outbox=Outbox(asked.file, max_bytes=100_000_000, max_age=timedelta(days=3)),
-            observers=[tell],
+            observers=[report],
         )
         primary.pair_namespace(options)
         with primary.get_queue_sender(asked.queue) as sender:

@@ -87,13 +87,13 @@ def test_a_name_that_is_not_there_is_refused_as_in_any_module() -> None:
 
 def test_a_type_checker_sees_the_names_that_are_there_at_run_time() -> None:
     tree = ast.parse(Path(pairbus.__file__).read_text())
-    told: dict[str, str] = {}
+    declared: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pairbus."):
             for alias in node.names:
                 assert alias.asname == alias.name, "`as` is what makes a name public"
-                told[alias.name] = str(node.module)
+                declared[alias.name] = str(node.module)
 
-    assert sorted(told) == sorted(pairbus.__all__)
-    for name, module in told.items():
+    assert sorted(declared) == sorted(pairbus.__all__)
+    for name, module in declared.items():
         assert getattr(importlib.import_module(module), name) is getattr(pairbus, name)

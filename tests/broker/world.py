@@ -77,7 +77,7 @@ def ping(**more):
 
 
 def stored_message(sequence=1, **facts):
-    """A message as the data file has it: an active one of ten bytes, if nothing else is said."""
+    """A message as the data file has it: by default active, and of ten bytes."""
     plain = {
         "sequence": sequence, "state": MessageState.ACTIVE, "enqueued_ms": 0, "expires_ms": None,
         "ttl_ms": None, "due_ms": None, "delivery_count": 0, "session_id": None, "durable": None,

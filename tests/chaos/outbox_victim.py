@@ -2,10 +2,10 @@
 
 A process that has loaded everything forks a child for each line on stdin, so that a round takes
 little time: `send ROUND` sends until it is killed, with the asyncio client in every second round;
-`drain` ends when the outbox is empty. It prints the child's process id. What the child was told
-goes to a file, in single writes.
+`drain` ends when the outbox is empty. It prints the child's process id. The child
+reports what it knows to a file, in single writes.
 
-    python -m tests.chaos.outbox_victim PRIMARY SECONDARY CA_FILE OUTBOX TOLD
+    python -m tests.chaos.outbox_victim PRIMARY SECONDARY CA_FILE OUTBOX REPORTS
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.pairing.shells import AsyncioShell, Shell, SyncShell, bare
 QUEUES = ("plain", "exact")
 
 
-def main(primary: str, secondary: str, ca_file: str, outbox: str, told: str) -> None:
+def main(primary: str, secondary: str, ca_file: str, outbox: str, reports: str) -> None:
     # Shorter rests, for more turns in a round.
     pairing.QUEUE_REST_SECONDS = drains.REST_SECONDS = 0.2  # type: ignore[misc]
     child = None
@@ -36,7 +36,7 @@ def main(primary: str, secondary: str, ca_file: str, outbox: str, told: str) -> 
             os.waitpid(child, 0)  # it was killed: now it has ended, and the file is free
         child = os.fork()
         if child == 0:
-            log = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            log = os.open(reports, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
                 run(line.split(), primary, secondary, ca_file, outbox, log)
                 os._exit(0)
@@ -49,12 +49,12 @@ def main(primary: str, secondary: str, ca_file: str, outbox: str, told: str) -> 
 def run(
     words: list[str], primary: str, secondary: str, ca_file: str, outbox: str, log: int
 ) -> None:
-    def tell(*said: object) -> None:
+    def report(*said: object) -> None:
         os.write(log, f"{' '.join(map(str, said))}\n".encode())
 
     def observe(event: Event) -> None:
         if isinstance(event, StoredInOutbox | LeftOutbox | OutboxOpened):
-            tell(type(event).__name__)
+            report(type(event).__name__)
 
     is_asyncio = words[0] == "send" and int(words[1]) % 2 == 1
     shell: Shell = AsyncioShell() if is_asyncio else SyncShell()
@@ -70,19 +70,19 @@ def run(
     )
     bare(options).ping_primary_interval = timedelta(seconds=0.2)
     client.pair_namespace(options)
-    tell("paired")
+    report("paired")
     if words[0] == "drain":
         while client.pairing.status().outbox.waiting:
             time.sleep(0.05)
         client.close()
-        tell("empty")
+        report("empty")
         return
     senders = {queue: client.get_queue_sender(queue) for queue in QUEUES}
     for number in itertools.count():
         for queue, sender in senders.items():
             id_ = f"{words[1]}-{number}"
             sender.send_messages(ServiceBusMessage("x", message_id=id_), timeout=5)
-            tell("sent", queue, id_)
+            report("sent", queue, id_)
         time.sleep(0.002)
 
 

@@ -1,5 +1,5 @@
-"""`kill -9` of a client with an outbox, at random moments, while both namespaces come and go: what
-it was told is sent, is delivered after a restart. In both shells, in turn."""
+"""`kill -9` of a client with an outbox, at random moments, while both namespaces come and go: a
+message whose send returned is delivered after a restart. In both shells, in turn."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ BACKLOG = [f"east/x-servicebus-transfer/{index}" for index in range(2)]
 
 class Victim:
     def __init__(self, broker: Broker, folder: Path) -> None:
-        self.told = folder / "told"
-        self.told.touch()
+        self.reports = folder / "reports"
+        self.reports.touch()
         words = [
             broker["primary"].connection_string,
             broker["secondary"].connection_string,
             str(broker.ca_file),
             str(folder / "outbox.db"),
-            str(self.told),
+            str(self.reports),
         ]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.chaos.outbox_victim", *words],
@@ -64,7 +64,7 @@ class Victim:
         return child
 
     def lines(self) -> list[list[str]]:
-        lines = self.told.read_text().split("\n")[:-1]  # what is not complete was not told
+        lines = self.reports.read_text().split("\n")[:-1]  # an incomplete line was not reported
         assert not [line for line in lines if line.startswith("failed")], lines[-3:]
         return [line.split() for line in lines]
 

@@ -1,6 +1,6 @@
 """A broker with small limits in a process of its own, for peers that do their worst.
 
-If it dies, the tests are still there to tell. It says where it listens in one line of JSON, and
+If it dies, the tests keep running and report it. It says where it listens in one line of JSON, and
 stops when its standard input ends. `Victim` is the other side: it starts one and watches it.
 """
 

@@ -104,7 +104,7 @@ class NoConnections:
 
 
 def run_in_threads(work: Callable[[], None], count: int = 8) -> None:
-    """So many at once, which switch as often as Python allows."""
+    """`count` threads at once, which switch as often as Python allows."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -159,7 +159,7 @@ class RecordedSyphon:
         self.stop_error: Exception | None = None
         self.starts = 0
         self.stops: list[float] = []
-        """The seconds that each had to stop."""
+        """How many seconds each stop was given."""
         self.stopped_in: list[str] = []
         """The names of the threads."""
         self.started = threading.Event()

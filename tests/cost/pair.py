@@ -15,7 +15,7 @@ from pairbus.broker import Broker
 
 @contextmanager
 def paired(east: Broker, west: Broker, **settings: Any) -> Iterator[ServiceBusClient]:
-    """Of `east`, and fails over at once."""
+    """A client of `east`, which fails over to `west` at once."""
     with (
         ServiceBusClient.from_connection_string(east.connection_string, retry_total=0) as primary,
         ServiceBusClient.from_connection_string(west.connection_string) as secondary,

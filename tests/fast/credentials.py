@@ -20,7 +20,7 @@ LOG = "PAIRBUS_TEST_LOGINS"
 
 
 class Issuer:
-    """Keeps the scopes of its tokens, which live for so many seconds, by its clock."""
+    """Issues tokens that are valid for `seconds`, by its clock, and keeps their scopes."""
 
     def __init__(
         self, *, seconds: float = 3600, clock: Callable[[], float] = time.time, roles: Any = ()

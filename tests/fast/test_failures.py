@@ -293,7 +293,7 @@ def sent_to_peer(peer: Mischief) -> ServiceBusError:
         (Outcome(OutcomeKind.REJECTED), "rejected"),
         (None, ""),
     ],
-    ids=["released", "refused without a reason", "settled without a word"],
+    ids=["released", "refused without a reason", "settled without an outcome"],
 )
 def test_a_send_that_is_not_accepted_has_failed(outcome, said):
     failed = sent_to(transferred=lambda event: event.delivery.settle(outcome))

@@ -129,7 +129,7 @@ def test_a_client_that_is_closed_leaves_nothing(world, start, steps, errors, pri
     counted = subject.ends()
     assert counted["end"]["pipeline"] == [], "without `enable_syphon` it has run none of it"
     assert counted["close_seconds"] < 40
-    if errors is None:  # what was said into the silence has an unknown outcome
+    if errors is None:  # a send without an answer has an unknown outcome
         return
     assert counted["errors"] == errors
     for namespace in (world.primary, world.secondary):

@@ -65,7 +65,7 @@ def test_one_message_a_list_a_batch_a_dict_and_an_annotated_one(world):
 @pytest.mark.req("X-02")
 @pytest.mark.parametrize("shape", ["single", "list", "batch", "dict", "annotated"])
 def test_an_unknown_outcome_is_diverted_under_the_same_ids(world, shape):
-    """They are given to messages without an id, which keep them."""
+    """The messages get their ids before the first attempt, and keep them."""
     queue = world.queue(requires_duplicate_detection=True)
     client = world.pair()
     sender = world.sender(client, queue)

@@ -56,8 +56,8 @@ def together(work: Callable[[Any], Any], each: Sequence[Any]) -> list[Any]:
 
 
 def short_throttle_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is throttled waits for half a second, in place of ten: those are `Wait(10.0)` in
-    `tests/client/test_send.py`."""
+    """A throttled send waits for half a second instead of ten. `tests/client/test_send.py` proves
+    the ten: `Wait(10.0)`."""
     timing_of = Timing.of
     monkeypatch.setattr(
         Timing,

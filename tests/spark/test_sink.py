@@ -199,7 +199,7 @@ class Failing:
 def failure(
     error: Any, *, accepted: int = 0, doubtful: int = 0, refused: int = 0
 ) -> SendIncomplete:
-    """So many of the first messages were accepted, the next ones are doubtful, and so on."""
+    """The first messages were accepted, the next ones are doubtful, and the last ones refused."""
     sent = accepted + doubtful
     ranges = range(accepted), range(accepted, sent), range(sent, sent + refused)
     return SendIncomplete(

@@ -160,5 +160,5 @@ def test_there_may_be_more_backlog_queues_than_links_on_a_connection():
         for queue in (queues[-1], queues[0]):
             stage.divert(numbered(1), queue=queue)
             assert polls.wait_for_messages(queues, seconds=5) == [queue]
-            assert stage.free(queue) == numbered(1)  # which takes it away
+            assert stage.free(queue) == numbered(1)  # `free` removes it
         polls.close()

@@ -81,22 +81,22 @@ class Slot:
 
 
 class ConnectionLimit:
-    """The slots of one namespace, in two parts that do not take each other's.
+    """The slots of one namespace, in two separate parts.
 
-    Strangers, who have shown no valid token, have a number of slots, in total and for each address.
-    They cannot shut anybody out: a new connection always gets a slot, if necessary that of the
-    oldest stranger of its address, or of the address with the most. The others have slots of their
-    own, so that they cannot shut out a health check, which shows no token, either.
+    Connections without a valid token have a limited number of slots, in total and for each address.
+    They cannot shut out other clients: a new connection always gets a slot, if necessary that of
+    the oldest such connection of its address, or of the address with the most. Connections with a
+    valid token have slots of their own, so they cannot shut out a health check, which has no token.
     """
 
     def __init__(self, limits: Limits, *, on_replaced: Callable[[Slot], None]) -> None:
-        """`on_replaced` is called with a slot whose connection has to leave."""
+        """`on_replaced` is called with a slot whose connection is closed for another one."""
         self._limits = limits
         self._on_replaced = on_replaced
         self._slots: set[Slot] = set()
-        self._strangers: dict[str, dict[Slot, None]] = {}
+        self._unauthenticated: dict[str, dict[Slot, None]] = {}
         """By network, the oldest first."""
-        self._stranger_count = 0
+        self._unauthenticated_count = 0
         self.ended_count = 0
         """The number of connections that have ended."""
         self._empty = asyncio.Event()
@@ -111,50 +111,50 @@ class ConnectionLimit:
     def acquire(self, peer: tuple[Any, ...]) -> Slot:
         """A slot for a new connection from this socket address."""
         slot = Slot(self, peer)
-        crowd = self._strangers.get(slot.network, {})
-        if crowd and len(crowd) >= self._limits.unauthenticated_per_address_max:
-            self._replace(crowd)
-        elif self._stranger_count >= self._limits.unauthenticated_max:
-            self.replace_stranger()
+        same_network = self._unauthenticated.get(slot.network, {})
+        if same_network and len(same_network) >= self._limits.unauthenticated_per_address_max:
+            self._replace(same_network)
+        elif self._unauthenticated_count >= self._limits.unauthenticated_max:
+            self.replace_unauthenticated()
         self._slots.add(slot)
-        self._strangers.setdefault(slot.network, {})[slot] = None
-        self._stranger_count += 1
+        self._unauthenticated.setdefault(slot.network, {})[slot] = None
+        self._unauthenticated_count += 1
         self._empty.clear()
         return slot
 
-    def replace_stranger(self) -> None:
-        """Close a stranger's connection, if there is one."""
-        if self._strangers:
-            self._replace(max(self._strangers.values(), key=len))
+    def replace_unauthenticated(self) -> None:
+        """Close a connection without a valid token, if there is one."""
+        if self._unauthenticated:
+            self._replace(max(self._unauthenticated.values(), key=len))
 
-    def _replace(self, crowd: dict[Slot, None]) -> None:
-        oldest = next(iter(crowd))
+    def _replace(self, slots: dict[Slot, None]) -> None:
+        oldest = next(iter(slots))
         self._on_replaced(oldest)
         self.release(oldest)
         oldest.abort()
 
     def authenticated(self, slot: Slot) -> bool:
         """False if the limit of connections with a valid token is reached."""
-        if len(self._slots) - self._stranger_count >= self._limits.connections_max:
+        if len(self._slots) - self._unauthenticated_count >= self._limits.connections_max:
             return False
-        self._forget_stranger(slot)
+        self._remove_unauthenticated(slot)
         return True
 
     def release(self, slot: Slot) -> None:
-        self._forget_stranger(slot)
+        self._remove_unauthenticated(slot)
         if slot in self._slots:
             self._slots.remove(slot)
             self.ended_count += 1
         if not self._slots:
             self._empty.set()
 
-    def _forget_stranger(self, slot: Slot) -> None:
-        crowd = self._strangers.get(slot.network, {})
-        if slot in crowd:
-            del crowd[slot]
-            self._stranger_count -= 1
-            if not crowd:
-                del self._strangers[slot.network]
+    def _remove_unauthenticated(self, slot: Slot) -> None:
+        same_network = self._unauthenticated.get(slot.network, {})
+        if slot in same_network:
+            del same_network[slot]
+            self._unauthenticated_count -= 1
+            if not same_network:
+                del self._unauthenticated[slot.network]
 
     async def close_all(self, *, patience_seconds: float) -> None:
         """Ask every connection for a clean end; abort those that take longer than the patience."""

@@ -28,8 +28,8 @@ class HostNames:
         """Whether this host, without a port, is ours.
 
         A web page can make a name of its own point to this machine, and a token may be for a broker
-        with another name. An address is nobody's name: behind a port forward we do not even know
-        the addresses by which clients reach us. So every address is ours.
+        with another name. This cannot happen with an address, and behind a port forward we do not
+        know the addresses by which clients reach us. So every address is ours.
         """
         return (
             self._names is None

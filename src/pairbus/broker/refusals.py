@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 _PERIOD_SECONDS: Final = 10.0
 _LINES_MAX: Final = {True: 100, False: 20}
-"""Lines in a period, for known clients and for strangers."""
+"""Log lines in a period, for clients with a valid token and for others."""
 _SHOWN_MAX: Final = 200
 _BAD_TOKENS_FREE: Final = 50
 _DRAINED_PER_SECOND: Final = 1.0

@@ -1,6 +1,6 @@
 """What the dashboard shows: from readings, the last hour and `now`, to a picture of the pair. Pure.
 
-Whatever nobody has said is None: the page says "unknown".
+A value that no source has reported is None: the page shows "unknown".
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Access:
 
 
 class Sessions:
-    """Who has shown the token, and until when. In memory, so a restart ends all sessions."""
+    """The logins, and until when each is valid. In memory, so a restart ends all sessions."""
 
     def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -116,7 +116,7 @@ class Guard:
             await PlainTextResponse("log in first", 401)(scope, receive, send)
 
     def _problem(self, scope: Scope, headers: Mapping[str, str]) -> str | None:
-        """Why a request is refused, whoever sends it; None: it is not."""
+        """Why a request is refused, with or without a session; None if it is not."""
         host = headers.get("host", "").lower()
         if self._access.hosts is not None and host not in self._access.hosts:
             # Otherwise a page of another site could reach this one under a name of its own.

@@ -354,7 +354,7 @@ MISTAKES = {
         4,
         f"'colors' in the Properties of {OF} must be a string, a number, true or false, not a list",
     ),
-    "a time that is none": (
+    "a value that is not a time": (
         [CORRELATION + '{"Properties": {', '"due": {"Type": "dateTime", "Value": "soon"}}}}}]'],
         4,
         f"'due' in the Properties of {OF} must be a time such as",

@@ -54,10 +54,10 @@ BEYOND = {
     "idle for a minute": ({"auto_delete_on_idle": timedelta(minutes=1)}, "PT5M"),
     "no delivery at all": ({"max_delivery_count": 0}, "1 and 2147483647"),
     "more than int32": ({"max_delivery_count": 2**31}, "1 and 2147483647"),
-    "a count that is a text": ({"max_delivery_count": "10"}, "'10'"),
-    "a count that is a truth": ({"max_delivery_count": True}, "True"),
+    "a count that is a string": ({"max_delivery_count": "10"}, "'10'"),
+    "a count that is a boolean": ({"max_delivery_count": True}, "True"),
     "no room": ({"max_size_in_megabytes": 0}, "1 and 81920"),
-    "room without end": ({"max_size_in_megabytes": 81_921}, "1 and 81920"),
+    "too much room": ({"max_size_in_megabytes": 81_921}, "1 and 81920"),
     "messages beyond 100 MB": ({"max_message_size_in_kilobytes": 102_401}, "1 and 102400"),
     "both express and without duplicates": (
         {"enable_express": True, "requires_duplicate_detection": True},

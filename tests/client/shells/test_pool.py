@@ -67,7 +67,7 @@ def test_a_connection_is_made_when_there_is_none_and_kept_when_it_comes_back(
 ) -> None:
     [connection] = borrowed(pool, 1)
     assert (connection.queue, connection.is_fresh) == ("a", True)
-    assert not connection.sender._running, "who borrows it opens it"
+    assert not connection.sender._running, "the borrower opens it"
 
     connection.sender.open()
     pool.give_back(connection, is_usable=True)

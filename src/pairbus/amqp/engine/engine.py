@@ -353,14 +353,15 @@ class Engine:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, *, now: float) -> float | None:
-        """Let time pass (monotonic seconds): heartbeats, idle time-out. Returns when to come again.
+        """Let time pass (monotonic seconds): heartbeats, idle time-out.
 
-        It may make output or end the connection. Then `closed` is true, and `error` has the reason.
+        Returns when to call it again. It may make output. It may end the connection: then `closed`
+        is true, and `error` has the reason.
         """
         if self.is_over or self._muted or self._locally_closed:
             return None
         if self._idle.is_peer_silent(now):
-            said = f"nothing was heard for {(self._wire.limits.idle_timeout_ms or 0) / 1000:g} s"
+            said = f"nothing was received for {(self._wire.limits.idle_timeout_ms or 0) / 1000:g} s"
             error = AmqpError("amqp:resource-limit-exceeded", said)
             self._say_close(error)
             self._over(error, [])

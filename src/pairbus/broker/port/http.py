@@ -171,7 +171,7 @@ def check_manage(request: Request, namespace: Namespace) -> tokens.Grant:
 
 
 def _check_faults_allowed(request: Request, namespace: Namespace) -> None:
-    """Everybody knows the well-known key: by itself it may look, but break nothing."""
+    """Everybody knows the well-known key, so without `allows_faults` it can only list faults."""
     grant = check_manage(request, namespace)
     options = namespace.options
     if options.allows_faults or request.method == "GET":

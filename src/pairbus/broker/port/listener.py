@@ -122,7 +122,7 @@ class Listener:
                         self.namespace.name,
                         error.strerror,
                     )
-                    self.connections.replace_stranger()
+                    self.connections.replace_unauthenticated()
                     self._loop.remove_reader(listening)
                     self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume, listening)
                     return

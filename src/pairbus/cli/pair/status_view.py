@@ -64,7 +64,7 @@ class PairSnapshot:
 
 
 def to_json(status: PairSnapshot) -> dict[str, Any]:
-    """What nobody publishes is None: unknown."""
+    """A value that no process publishes is None: unknown."""
     return {
         "at": utc_text(status.at),
         "namespaces": {

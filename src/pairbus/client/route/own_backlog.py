@@ -18,7 +18,7 @@ PEEK_SECONDS_NEAR: Final = 0.5
 PEEK_SECONDS_MIN: Final = 1.0
 PEEK_SECONDS_MAX: Final = 30.0
 PEEK_LAG_PART: Final = 0.1
-# After a wait of sends that was in vain, none waits for this long. It doubles each time.
+# If sends have waited without success, no send waits for this long. It doubles each time.
 HOLD_REST_SECONDS: Final = 30.0
 HOLD_REST_SECONDS_MAX: Final = 480.0
 # No message came home for this long: warn. The time until the next warning doubles each time.
@@ -34,7 +34,7 @@ class PeekedPage:
     diverted_at: float | None = None
     """When it was diverted, on the client's clock."""
     last: int = 0
-    """The sequence number of the last message on the page, whoever diverted it."""
+    """The sequence number of the last message on the page, of any client."""
     is_end: bool
     """There are no more messages behind the page."""
 
@@ -82,7 +82,7 @@ class OwnBacklog:
         self.cursor, self.first = 0, None
 
     def hold_ended(self, *, now: float) -> None:
-        """Sends have waited in vain."""
+        """Sends have waited, but the backlog did not come home in time."""
         self.hold_from = now + self.hold_rest_seconds
         self.hold_rest_seconds = min(2 * self.hold_rest_seconds, HOLD_REST_SECONDS_MAX)
 
