@@ -19,6 +19,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus import BacklogExhausted, Outbox, PairingError
+from pairbus.client.sender import SenderCore
 from pairbus.errors import OutboxError
 from pairbus.events import LeftOutbox, OutboxOpened, OutboxStalled, SendFailed, StoredInOutbox
 from tests.client.shells.stage import Stage
@@ -274,6 +275,25 @@ def test_closing_while_messages_leave_returns_in_time_and_loses_none(world, capl
     found = world.in_order(queue)
     assert set(found) == {f"{number:03}" for number in range(500)}
     assert not caplog.records
+
+
+def test_what_is_in_the_backlog_when_the_client_faults_is_not_sent_again(world, monkeypatch):
+    client = world.pair()
+    sender = world.stage.sender(client, world.queue())
+    with world.both_down():
+        world.send(sender, "1", "2", "3")
+        diverted = iter((2,))
+
+        def fault(sender: Any, messages: Any) -> Any:
+            bare(client)._state.set_fault("its partner has ended")
+            raise BacklogExhausted(entity="orders", diverted_count=next(diverted, 0))
+            yield
+
+        monkeypatch.setattr(SenderCore, "_sending_stored", fault)
+    [stalled] = wait_until(lambda: world.of(OutboxStalled), "it is reported")[:1]
+
+    assert isinstance(stalled.error, BacklogExhausted)
+    assert stalled.waiting == waiting(client) == 1
 
 
 def test_a_send_that_needs_the_outbox_when_the_client_is_closed_learns_that(world):

@@ -182,7 +182,8 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
     # --- for the background -----------------------------------------------------------------------
 
     async def send_stored(self, messages: Sequence[Any]) -> None:
-        await self._run(self._sending_stored(messages))
+        # Not `_run`: what is in the backlog is deleted from the outbox, also if the client faults.
+        await run_async(self._sending_stored(messages), self._perform)
 
     async def open_early(self, epoch: int, pairing: Pairing) -> None:
         """Open a link of this epoch before the entity fails back, so that the first message does

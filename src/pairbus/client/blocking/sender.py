@@ -167,7 +167,8 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
     # --- for the background -----------------------------------------------------------------------
 
     def send_stored(self, messages: Sequence[Any]) -> None:
-        self._run(self._sending_stored(messages))
+        # Not `_run`: what is in the backlog is deleted from the outbox, also if the client faults.
+        run(self._sending_stored(messages), self._perform)
 
     def open_early(self, epoch: int, pairing: Pairing) -> None:
         """Open a link of this epoch before the entity fails back, so that the first message does
