@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import Broker
@@ -162,3 +162,28 @@ def test_there_may_be_more_backlog_queues_than_links_on_a_connection():
             assert polls.wait_for_messages(queues, seconds=5) == [queue]
             assert stage.free(queue) == numbered(1)  # `free` removes it
         polls.close()
+
+
+def test_a_second_connection_that_cannot_be_opened_does_not_hide_what_the_first_has_found(
+    stage, clock, monkeypatch
+):
+    monkeypatch.setattr("pairbus.syphon.long_poll.QUEUES_MAX", 1)
+    clients = [stage.address(stage.secondary).client]
+
+    def connect(**options):
+        if not clients:
+            raise ServiceBusConnectionError(message="too many connections")
+        return clients.pop()(**options)
+
+    polls = LongPolls(
+        connect, poll_seconds=LONG_POLL_SECONDS, stopping=threading.Event(), clock=clock
+    )
+    with pytest.raises(ServiceBusConnectionError):
+        polls.wait_for_messages(BACKLOGS[:2], seconds=0)
+    stage.divert(numbered(1))
+
+    assert polls.wait_for_messages(BACKLOGS[:2], seconds=5) == [BACKLOGS[0]]
+    assert stage.free(BACKLOGS[0]) == numbered(1)  # which takes it away
+    with pytest.raises(ServiceBusConnectionError):
+        polls.wait_for_messages(BACKLOGS[:2], seconds=0)
+    polls.close()

@@ -60,7 +60,11 @@ class LongPolls:
         found: list[str] = []
         for connection, share in zip(self._connections, shares, strict=True):
             wait = 0.0 if found else seconds / len(shares)
-            found += connection.wait_for_messages(share, seconds=wait)
+            try:
+                found += connection.wait_for_messages(share, seconds=wait)
+            except AzureError:
+                if not found:  # otherwise the next call raises it: what was found can come home
+                    raise
         return found
 
     def _shares(self, queues: tuple[str, ...]) -> list[list[str]]:
