@@ -27,13 +27,3 @@ def test_collections_are_rare_during_a_task_and_as_before_after_it(monkeypatch, 
         assert list(results) == ["task"]
     assert during[0] > 10 * before[0]
     assert gc.get_threshold() == before
-
-
-@pytest.mark.spark
-def test_a_new_worker_of_a_local_spark_has_imported_the_code_of_a_task(spark):
-    def imported(_):
-        import sys
-
-        yield "pairbus.syphon.drain" in sys.modules
-
-    assert spark.sparkContext.parallelize([0], 1).mapPartitions(imported).collect() == [True]

@@ -29,7 +29,6 @@ LOCAL: Final = "local[5,4]"
 for the namespaces most of the time, so there may be more of them than cores. By default, a pair
 has ten backlog queues: two for each task.
 """
-_WORKER_DAEMON: Final = "pairbus.syphon.worker_daemon"
 PACKAGE: Final = Path(pairbus.__file__).resolve().parent
 
 # The driver only hands out tasks, so optimising the JVM's code is not worth the CPU time.
@@ -171,7 +170,6 @@ def local_session(master: str = LOCAL, name: str = "pairbus syphon") -> tuple[An
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.python.daemon.module", _WORKER_DAEMON)
         .config("spark.ui.showConsoleProgress", "false")
     )
     with _starting_java() as folder:
