@@ -131,10 +131,11 @@ class TokenAuthority:
 
     def authorize(self, audiences: Sequence[str], *, until: float) -> list[Exception | None]:
         """Put the tokens that are missing, all at once. Returns the error of each, or None."""
-        errors = dict.fromkeys(audiences, None) | self._put(
-            [one for one in audiences if not self._is_authorized(one)], until
-        )
-        self._plan()
+        missing = [one for one in audiences if not self._is_authorized(one)]
+        try:
+            errors = dict.fromkeys(audiences, None) | self._put(missing, until)
+        finally:
+            self._plan()  # also after Ctrl-C: otherwise nothing would be renewed any more
         return [errors[one] for one in audiences]
 
     def _is_authorized(self, audience: str) -> bool:
