@@ -29,7 +29,7 @@ def make_reader() -> Iterator[Readers]:
     made: list[LockStreamReader] = []
 
     def make(bus: Bus, **options: str) -> LockStreamReader:
-        given = {"queue": "q", "receiveMode": "peekLock", "maxWaitSeconds": "1"} | options
+        given = {"queue": "q", "receiveMode": "peekLock", "maxWaitSeconds": "4"} | options
         reader = ServiceBusDataSource(bus.options | given).streamReader(full())
         assert isinstance(reader, LockStreamReader)
         made.append(reader)
@@ -194,11 +194,11 @@ def test_locks_are_renewed_while_a_batch_takes_its_time(
 def test_a_lost_lock_is_logged_and_its_message_comes_again(
     make_bus: Buses, make_reader: Readers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bus = make_bus(QueueDescription(name="q", lock_duration=timedelta(seconds=1)))
+    bus = make_bus(QueueDescription(name="q", lock_duration=timedelta(seconds=2)))
     bus.send("q", messages(2))
-    reader = make_reader(bus, maxLockRenewalSeconds="0")
+    reader = make_reader(bus, maxLockRenewalSeconds="0", maxWaitSeconds="30")
     first = advance(reader, reader.initialOffset())
-    time.sleep(1.3)
+    time.sleep(2.3)
     with caplog.at_level(logging.WARNING, "pairbus.spark"):
         second = advance(reader, first)
     assert "2 of 2 messages of 'q' were read but could not be completed" in caplog.text
