@@ -86,6 +86,19 @@ def test_once_ends_by_itself_and_programs_get_json(spark, run, brokers):
     }
 
 
+def test_once_with_nothing_to_bring_home_starts_no_spark(run, tmp_path, monkeypatch):
+    monkeypatch.delattr("pairbus.cli.pair.syphon.syphon_session")
+
+    code, out, _ = run("--once", "--json", "--ledger", str(tmp_path / "ledger"))
+
+    assert code == 0
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [(each["event"], each.get("broughtHome"), each.get("left")) for each in events] == [
+        ("ready", None, None),
+        ("ended", 0, 0),
+    ]
+
+
 @pytest.mark.spark
 @pytest.mark.req("S-02")
 def test_an_idle_syphon_costs_nothing_but_its_long_polls_and_counts(

@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -43,7 +43,7 @@ from pairbus.syphon.job import Job
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Receipt, RoundEnded
-from pairbus.syphon.rights import MissingRight, check_right, destinations_in_backlog
+from pairbus.syphon.rights import ANSWER_SECONDS, MissingRight, check_right, destinations_in_backlog
 from pairbus.syphon.runner import SparkRunner
 
 ROUND_SECONDS: Final = 1.75
@@ -184,6 +184,20 @@ def _run(
         count_backlog = partial(_count_backlog, secondary, primaries)
         count = BacklogCounter(count_backlog)
         progress = make_progress(as_json=as_json, count=count)
+        ready = Ready(
+            primaries=primaries,
+            queues=len(queues),
+            others=list_queues.others,
+            rights=rights.checked,
+        )
+        if job_options.once and _is_empty(options, queues):
+            # Spark takes long to start.
+            with closing(progress):
+                progress.begin(ready)
+                if ledger is not None:
+                    ledger.close()
+                progress.end((), {})
+            return
         try:
             with (
                 _one_line_errors(),
@@ -226,14 +240,7 @@ def _run(
                 for name, error in rights.unreachable.items():
                     job.primary_lost(name, error)
                 with graceful_stop(on_request=stop):
-                    progress.begin(
-                        Ready(
-                            primaries=primaries,
-                            queues=len(queues),
-                            others=list_queues.others,
-                            rights=rights.checked,
-                        )
-                    )
+                    progress.begin(ready)
                     receipts = job.run(once=job_options.once)
             # A stop must be quick, even if the secondary does not answer.
             left = answer_within(COUNT_SECONDS_MAX, count_backlog)
@@ -295,6 +302,13 @@ def _list_once(list_queues: ListedQueues, secondary: Target) -> list[str]:
             return list_queues()
     except NamespaceError as error:
         raise NamespaceError(f"the secondary: {error}") from error
+
+
+def _is_empty(options: SyphonOptions, queues: Sequence[str]) -> bool:
+    """Whether all backlog queues are empty. Azure's counts may lag, so this peeks at them."""
+    with suppress(AzureError), options.secondary.client(timeout_seconds=ANSWER_SECONDS) as client:
+        return not any(client.management(queue).peek(0, 1) for queue in queues)
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
