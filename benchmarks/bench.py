@@ -28,7 +28,6 @@ import topics
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-EARLIER = RESULTS / "earlier.md"
 DOCS = HERE.parent / "docs"
 PAGE = "benchmarks.md"
 INTERRUPTED = 130
@@ -82,10 +81,8 @@ def _run(name: str, results: Path, options: argparse.Namespace) -> bool:
 def write_page(results: Path, docs: Path) -> None:
     """Put the tables and plots of the results into the text of page.md."""
     text = (HERE / "page.md").read_text()
-    is_complete = True
     for name, (shape, _) in PROGRAMS.items():
         file = results / f"{name}.json"
-        is_complete &= file.exists()
         found = json.loads(file.read_text()) if file.exists() else None
         tables = [] if found is None else report.markdown_tables(found, shape)
         for number, table in enumerate(tables):
@@ -100,8 +97,6 @@ def write_page(results: Path, docs: Path) -> None:
         lambda image: image.group() if (docs / image.group(1)).exists() else "",
         text,
     )
-    if not is_complete and EARLIER.exists():
-        text += "\n" + EARLIER.read_text()
     (docs / PAGE).write_text(text)
 
 
