@@ -3,7 +3,7 @@
     python benchmarks/calls.py            fails if a path needs more calls than the table says
     python benchmarks/calls.py --renew    writes the table
 
-Time depends on the machine and its load; the number of calls does not. So `make check` notices a
+Time depends on the machine and its load; the number of calls hardly does. So `make check` notices a
 change that makes each message more expensive, in a few seconds and on any machine. Counted are the
 calls of functions in `src/pairbus` and those that they make to built-in functions, in one thread.
 What waits for a socket is left out: how often it runs depends on time.

@@ -255,7 +255,8 @@ def test_the_error_without_java_says_what_to_install(run):
 
     assert code == 2
     assert err.count("\n") == 1
-    assert "the syphon runs on Spark, which needs Java 17 or newer, but no Java was found" in err
+    assert "the syphon runs on Spark, which needs Java 17 or newer" in err
+    assert "there is none in JAVA_HOME (/nowhere): install" in err
     assert "openjdk-17-jre-headless" in err
 
 

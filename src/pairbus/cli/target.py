@@ -109,6 +109,8 @@ def login_failure(error: BaseException, target: Target) -> str | None:
 def cannot_reach(target: Target, reason: str) -> str:
     text = f"cannot reach {target.address}: {reason}"
     if target.is_local and reason == os.strerror(errno.ECONNREFUSED):
+        if not target.is_emulator and target.identity is None:
+            text += "; a connection string for a local broker has UseDevelopmentEmulator=true"
         return f"{text}; is the broker running, and is this its port?"
     return text
 

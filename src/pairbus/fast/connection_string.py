@@ -5,6 +5,7 @@ It imports no SDK, so a command that only parses starts fast.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import re
 from dataclasses import dataclass
@@ -15,6 +16,14 @@ from pairbus.errors import OptionsError
 from pairbus.fast.identity import Identity, requirement
 
 _FORM: Final = "Endpoint=sb://HOST/;SharedAccessKeyName=NAME;SharedAccessKey=KEY"
+_WORDS: Final = (
+    "Endpoint",
+    "SharedAccessKeyName",
+    "SharedAccessKey",
+    "SharedAccessSignature",
+    "EntityPath",
+    "UseDevelopmentEmulator",
+)
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", re.IGNORECASE)
 
 
@@ -67,13 +76,18 @@ class ConnectionString:
             identity = Identity.from_environment()
             return cls.of_host(text, identity, **more)
         parts = _parts(text)
-        host, port = _endpoint(parts.get("endpoint") or parts.get("hostname") or "")
+        endpoint = parts.get("endpoint") or parts.get("hostname")
+        if not endpoint:
+            raise OptionsError(
+                f"the connection string has no Endpoint; its form is {_FORM}{_misspelled(parts)}"
+            )
+        host, port = _endpoint(endpoint)
         name, key = parts.get("sharedaccesskeyname", ""), parts.get("sharedaccesskey", "")
         signature = parts.get("sharedaccesssignature", "")
         if not signature and not (name and key):
             raise OptionsError(
                 "the connection string has neither SharedAccessKeyName and SharedAccessKey nor "
-                f"SharedAccessSignature; its form is {_FORM}"
+                f"SharedAccessSignature; its form is {_FORM}{_misspelled(parts)}"
             )
         if signature and key:
             raise OptionsError(
@@ -169,6 +183,15 @@ def _parts(text: str) -> dict[str, str]:
     return parts
 
 
+def _misspelled(parts: dict[str, str]) -> str:
+    """Other unknown words are not shown: a key in the wrong place could be one."""
+    known = {word.lower(): word for word in _WORDS}
+    for name in parts.keys() - known.keys():
+        for close in difflib.get_close_matches(name, known, n=1, cutoff=0.8):
+            return f". It has {name!r}: did you mean {known[close]}?"
+    return ""
+
+
 def _sdk_text(parts: dict[str, str], host: str, port: int | None, *, is_emulator: bool) -> str:
     names = ("SharedAccessKeyName", "SharedAccessKey", "SharedAccessSignature", "EntityPath")
     own = {name: parts[name.lower()] for name in names if parts.get(name.lower())}
@@ -184,14 +207,15 @@ def _join_host(host: str, port: int | None) -> str:
 
 
 def _endpoint(text: str) -> tuple[str, int | None]:
-    if not text:
-        raise OptionsError(f"the connection string has no Endpoint; its form is {_FORM}")
     # If the ';' after it is missing, the Endpoint contains the key.
     shown = "of the connection string" if "=" in text else repr(text)
     try:
         host, port = split_host(text)
-    except ValueError:
-        raise OptionsError(f"the Endpoint {shown} is not a URL; its form is sb://HOST/") from None
+    except ValueError as error:
+        why = "" if "=" in text else f" ({error})"
+        raise OptionsError(
+            f"the Endpoint {shown} is not a URL{why}; its form is sb://HOST/"
+        ) from None
     if not host:
         raise OptionsError(f"the Endpoint {shown} names no host; its form is sb://HOST/")
     return host, port

@@ -52,18 +52,19 @@ def require_spark(who: str) -> None:
         raise MissingExtra(who, package="pyspark", extra="spark")
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return  # started by spark-submit, which has started Java
-    version = _java_version()
+    home = os.environ.get("JAVA_HOME")
+    version = _java_version(home)
     if version is None or version < JAVA_MIN:
-        found = "no Java was found" if version is None else f"this is Java {version}"
+        place = f"in JAVA_HOME ({home})" if home else "on the PATH"
+        found = f"there is none {place}" if version is None else f"Java {version} is {place}"
         raise OptionsError(
             f"{who} runs on Spark, which needs Java {JAVA_MIN} or newer, but {found}: install "
             f"openjdk-{JAVA_MIN}-jre-headless (Debian), or set JAVA_HOME to a newer one"
         )
 
 
-def _java_version() -> int | None:
+def _java_version(home: str | None) -> int | None:
     """The version of the Java that Spark would use."""
-    home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
         return None

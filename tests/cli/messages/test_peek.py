@@ -114,8 +114,10 @@ def test_a_subscription_that_does_not_exist_is_reported(pairbus: Run, queue: str
 def test_a_topic_is_explained(pairbus: Run, queue: str) -> None:
     done = pairbus("peek", "events")
 
-    assert done.code == 0
-    assert done.err.startswith("'events' is a topic. Its messages are in its subscriptions: ")
+    assert done.code == 1
+    assert done.err.startswith(
+        "pairbus: 'events' is a topic. Its messages are in its subscriptions: "
+    )
 
 
 def test_an_empty_list_is_one_line_on_stderr(pairbus: Run, queue: str) -> None:
@@ -179,7 +181,7 @@ def test_the_columns_of_watch_are_the_same_on_a_narrow_terminal(
         stdout=slave,
         stderr=slave,
         stdin=subprocess.DEVNULL,
-        env=os.environ | {"TERM": "dumb", "COLUMNS": "100"},
+        env=os.environ | {"TERM": "dumb", "COLUMNS": "100", "LINES": "40"},
     )
     assert process.wait(60) == 0
     os.close(slave)

@@ -12,6 +12,7 @@ from pairbus.cli.message_client import topic_note
 from pairbus.cli.messages.message_json import ENCODING, UNREADABLE, MessageJson
 from pairbus.cli.output import is_narrow_terminal, json_text, make_table, print_table
 from pairbus.cli.target import Target
+from pairbus.errors import NamespaceError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -80,11 +81,13 @@ def _body(message: MessageJson) -> str:
 def print_messages(
     messages: list[MessageJson], target: Target, path: EntityPath, *, is_filtered: bool
 ) -> None:
-    """Print a table, or a line on stderr if there are no messages."""
+    """Print a table, or a line on stderr if there are no messages. Raise NamespaceError if there
+    are none because `path` is a topic."""
     if not messages:
+        if note := topic_note(target, path):
+            raise NamespaceError(note)
         which = "matching messages" if is_filtered else "messages"
-        note = topic_note(target, path) or f"no {which} in {path.description}"
-        print(note, file=sys.stderr)
+        print(f"no {which} in {path.description}", file=sys.stderr)
         return
     are_dead_letters = path.sub_queue is not None
     is_narrow = is_narrow_terminal()
