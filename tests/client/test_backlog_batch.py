@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pairbus.client.backlog_batch import BacklogBatch, batches_of, make_batches
 from pairbus.client.sdk import private
-from pairbus.client.sdk.batches import Batch
+from pairbus.client.sdk.batches import DivertedBatch
 from pairbus.client.sdk.messages import diverted
 from pairbus.client.sdk.pairing_errors import EnvelopeTooLarge
 from tests.client.fakes import plain_client
@@ -108,7 +108,7 @@ def test_everything_is_sent_once_in_order_and_within_the_limit(
 def test_a_batch_made_while_failed_over_goes_as_it_is_but_for_another_entity_it_is_made_anew(
     path: str, is_ready: bool
 ) -> None:
-    given = Batch.of(ServiceBusMessageBatch(10_000), path="orders")
+    given = DivertedBatch.of(ServiceBusMessageBatch(10_000), "orders")
     given.add_message(ServiceBusMessage("a", message_id="a"))
 
     [batch] = batches_of(sender_with((10_000, 10_000)), given, path=path, queue=QUEUE)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pairbus.client.billing import extra_units
 from pairbus.client.sdk import private
-from pairbus.client.sdk.batches import Batch
 from pairbus.client.sdk.messages import diverted
 from pairbus.cost.meter import units_of
 from tests.client.fakes import plain_client
@@ -49,7 +48,7 @@ def test_bodies_of_every_kind_are_measured(sender: Any) -> None:
 
 
 def test_a_batch_counts_by_its_messages(sender: Any) -> None:
-    batch = Batch.of(_empty(sender))
+    batch = _empty(sender)
     for size in (10, 65 * KB, 10, 130 * KB):
         batch.add_message(ServiceBusMessage(b"x" * size))
 
@@ -57,7 +56,7 @@ def test_a_batch_counts_by_its_messages(sender: Any) -> None:
 
 
 def test_many_small_messages_in_a_large_batch_are_one_each(sender: Any) -> None:
-    batch = Batch.of(_empty(sender))
+    batch = _empty(sender)
     for _ in range(20):
         batch.add_message(ServiceBusMessage(b"x" * 10 * KB))
 

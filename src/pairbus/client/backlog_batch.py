@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from pairbus.client.billing import extra_units
 from pairbus.client.route.envelope import ALIASES
 from pairbus.client.sdk import private
-from pairbus.client.sdk.batches import Batch, diverted_all
+from pairbus.client.sdk.batches import DivertedBatch, diverted_all
 from pairbus.client.sdk.messages import body_bytes
 from pairbus.client.sdk.pairing_errors import EnvelopeTooLarge
 
@@ -46,7 +46,7 @@ def batches_of(
     blocking or asyncio: nothing here waits. `diverted_by`: the mark for ordered fail-back.
     """
     _, batch_bytes_max = private.link_limits(sender)
-    is_ready = isinstance(given, Batch) and given.path == path and diverted_by is None
+    is_ready = isinstance(given, DivertedBatch) and given.path == path and diverted_by is None
     if is_ready and given.size_in_bytes <= batch_bytes_max:
         # Its messages have their envelopes already.
         extra = extra_units(sender, given)

@@ -17,7 +17,7 @@ from pairbus.client.checks import check_arguments, check_cancellable, check_live
 from pairbus.client.pairing import PairingCore
 from pairbus.client.route.plans import ToPrimary
 from pairbus.client.sdk import private
-from pairbus.client.sdk.batches import Batch, count_of, give_ids
+from pairbus.client.sdk.batches import DivertedBatch, count_of, give_ids
 from pairbus.client.send import SendCall, SendRequest
 from pairbus.client.state import ClientState
 from pairbus.client.steps import AcquireLock, CallPrimary, Steps
@@ -152,15 +152,18 @@ class SenderCore:
         pairing = self.client_state.pairing
         create = partial(sdk.create_message_batch, max_size_in_bytes)
         # The SDK itself may call this from `send_messages`, under our lock.
+        batch: ServiceBusMessageBatch
         if pairing is None or self.lock.is_mine():
-            return Batch.of((yield create))
+            batch = yield create
+            return batch
         if not private.knows_limits(self):
             yield from self._opening_primary(pairing)
             private.lend_limits(self, pairing.pool.limits)
         path = self.entity_name
         # With ordered fail-back, the envelopes are made when the batch is sent.
         is_plain = pairing.is_ordered or isinstance(pairing.plan(path), ToPrimary)
-        return Batch.of((yield create), path=None if is_plain else path)
+        batch = yield create
+        return batch if is_plain else DivertedBatch.of(batch, path)
 
     def _sending_stored(self, messages: Sequence[Any]) -> Steps[None]:
         """Send messages of the outbox. One alone goes without a batch, which may be too small."""

@@ -1,4 +1,4 @@
-"""A batch whose messages have ids, and are remembered as they were when they were added."""
+"""A batch that is made while its entity is failed over, and the messages of any batch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus.client.sdk.batches import Batch, diverted_all, give_ids, messages_of
+from pairbus.client.sdk.batches import DivertedBatch, diverted_all, give_ids, messages_of
 from pairbus.client.sdk.messages import diverted, id_of
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
-def empty(size_bytes: int = 10_000) -> Batch:
-    return Batch.of(ServiceBusMessageBatch(size_bytes))
+def diverting(size_bytes: int = 10_000) -> DivertedBatch:
+    return DivertedBatch.of(ServiceBusMessageBatch(size_bytes), "orders")
 
 
 def test_it_is_made_as_the_sdk_makes_one() -> None:
     settings = {"net.peer.name": "contoso"}
     made = ServiceBusMessageBatch(777, tracing_attributes=settings)
 
-    batch = Batch.of(made)
+    batch = DivertedBatch.of(made, "orders")
 
     assert (batch._amqp_transport, batch._tracing_attributes) == (made._amqp_transport, settings)
     assert isinstance(batch, ServiceBusMessageBatch)
@@ -34,32 +34,23 @@ def test_it_is_made_as_the_sdk_makes_one() -> None:
 
 @pytest.mark.req("X-02")
 def test_what_has_no_id_gets_one_when_it_is_added() -> None:
-    batch = empty()
+    batch = diverting()
     bare = AmqpAnnotatedMessage(data_body=b"a", properties=AmqpMessageProperties())
 
     batch.add_message(bare)
     batch.add_message({"body": b"b"})
     batch.add_message(ServiceBusMessage(b"c", message_id="mine"))
 
-    ids = [id_of(message) for message in messages_of(batch)]
+    ids = [id_of(message) for message in messages_of(give_ids(batch))]
     assert len(batch) == 3
     assert all(ids)
     assert ids[0] == id_of(bare)
     assert ids[2] == "mine"
     assert [id_of(message) for message in diverted_all(batch, "orders")] == ids
+    assert all(id.encode() in encoded for id, encoded in zip(ids, contents(batch), strict=True))
 
 
-def test_the_ids_that_are_encoded_are_those_that_are_remembered() -> None:
-    batch = empty()
-    batch.add_message({"body": b"b"})
-
-    [remembered] = messages_of(batch)
-
-    assert id_of(remembered).encode() in b"".join(batch._message[5])
-    assert give_ids(batch) is batch
-
-
-@pytest.mark.parametrize("path", [None, "orders"])
+@pytest.mark.parametrize("is_diverted", [False, True])
 @pytest.mark.parametrize(
     "message",
     [
@@ -83,25 +74,23 @@ def test_the_ids_that_are_encoded_are_those_that_are_remembered() -> None:
     ],
     ids=["schedule", "forwarded", "value", "keys", "sequence", "empty"],
 )
-def test_what_is_remembered_encodes_to_the_same_bytes(message: Any, path: str | None) -> None:
-    batch, plain, again = Batch.of(ServiceBusMessageBatch(9_000), path=path), *empties(2)
+def test_the_messages_of_a_batch_encode_to_the_same_bytes(message: Any, is_diverted: bool) -> None:
+    plain, again = ServiceBusMessageBatch(9_000), ServiceBusMessageBatch(9_000)
+    batch = diverting(9_000) if is_diverted else ServiceBusMessageBatch(9_000)
+    give_ids(message)
     batch.add_message(message)
     plain.add_message(message)
     raw = getattr(message, "raw_amqp_message", message)
     raw.properties.subject = "changed later"  # it has an id, and so properties
 
-    for remembered in messages_of(batch):
-        again.add_message(remembered)
+    for each in messages_of(batch):
+        again.add_message(each)
 
     assert contents(again) == contents(plain)
 
 
-def empties(count: int) -> list[ServiceBusMessageBatch]:
-    return [ServiceBusMessageBatch(9_000) for _ in range(count)]
-
-
-def test_what_does_not_fit_is_not_remembered() -> None:
-    batch = empty(300)
+def test_what_does_not_fit_is_not_in_the_batch() -> None:
+    batch = diverting(300)
     batch.add_message(ServiceBusMessage(b"a" * 20))
 
     with pytest.raises(MessageSizeExceededError):
@@ -117,16 +106,9 @@ def test_what_is_no_message_is_refused_in_the_words_of_the_sdk() -> None:
         plain.add_message("text")  # type: ignore[arg-type]
 
     with pytest.raises(TypeError) as caught:
-        empty().add_message("text")  # type: ignore[arg-type]
+        diverting().add_message("text")  # type: ignore[arg-type]
 
     assert str(caught.value) == str(expected.value)
-
-
-# --- made while the entity is failed over
-
-
-def diverting(size_bytes: int = 10_000) -> Batch:
-    return Batch.of(ServiceBusMessageBatch(size_bytes), path="orders")
 
 
 def contents(batch: ServiceBusMessageBatch) -> list[bytes]:

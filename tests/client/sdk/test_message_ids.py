@@ -109,35 +109,56 @@ def test_properties_of_no_use_are_left_to_the_sdk_to_refuse():
 
 
 @pytest.mark.req("X-02")
-def test_a_batch_from_elsewhere_is_built_anew_with_ids():
+def test_a_batch_is_filled_again_with_ids_and_keeps_them():
     batch, named = ServiceBusMessageBatch(), annotated(properties={"message_id": "mine"})
     for message in (annotated(b"1"), named, annotated(b"3")):
         batch.add_message(message)
 
-    anew = give_ids(batch)
+    assert give_ids(batch) is batch
 
-    messages = [decode_payload(memoryview(each)) for each in anew._message[5]]
+    messages = [decode_payload(memoryview(each)) for each in batch._message[5]]
     assert [message.data for message in messages] == [[b"1"], [b"x"], [b"3"]]
     sent = [message.properties.message_id.decode() for message in messages]
-    assert sent == [id_of(message) for message in messages_of(anew)]
+    assert sent == [id_of(message) for message in messages_of(batch)]
     assert sent[1] == "mine"
     assert len(set(sent)) == 3
-    assert anew.max_size_in_bytes == batch.max_size_in_bytes
-    assert give_ids(anew) is anew
+    kept = encoded(batch)
+    assert encoded(give_ids(batch)) == kept
 
 
-def test_a_batch_that_ids_would_make_too_large_goes_as_it_is():
+@pytest.mark.req("X-02")
+def test_an_object_that_is_added_twice_is_two_messages():
+    batch, message = ServiceBusMessageBatch(), annotated(b"1")
+    batch.add_message(message)
+    message.application_properties = {"changed": True}
+    batch.add_message(message)
+
+    first, second = messages_of(give_ids(batch))
+
+    assert first.application_properties != second.application_properties
+    assert id_of(first) != id_of(second)
+
+
+def test_a_batch_that_ids_would_make_too_large_stays_as_it_is():
     batch = ServiceBusMessageBatch(200)
     batch.add_message(annotated(b"x" * 150))
+    as_added = encoded(batch)
 
-    assert give_ids(batch) is batch
+    give_ids(batch)
+
+    assert (encoded(batch), len(batch)) == (as_added, 1)
 
 
 def test_a_batch_with_ids_is_not_touched():
     batch = ServiceBusMessageBatch()
     batch.add_message(ServiceBusMessage("x"))
+    content = batch._message
 
-    assert give_ids(batch) is batch
+    assert give_ids(batch)._message is content
+
+
+def encoded(batch: ServiceBusMessageBatch) -> list[bytes]:
+    return [bytes(each) for each in batch._message[5]]
 
 
 def test_an_id_is_reported_as_text():

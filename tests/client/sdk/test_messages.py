@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpMessageHeader, AmqpMessageProperties
 
 from pairbus.client.route.envelope import SCHEDULED, SESSION_ID, TIME_TO_LIVE
-from pairbus.client.sdk.batches import Batch, diverted_all, give_ids
+from pairbus.client.sdk.batches import diverted_all, give_ids
 from pairbus.client.sdk.messages import diverted, id_of
 from tests.client.sdk.samples import (
     NOON,
@@ -223,7 +223,7 @@ def test_a_dict_with_an_impossible_value_is_refused_in_the_sdks_words():
 
 
 def test_a_message_that_is_changed_after_it_was_added_goes_as_it_was_added():
-    batch = Batch.of(ServiceBusMessageBatch())
+    batch = ServiceBusMessageBatch()
     message = ServiceBusMessage(
         "x",
         application_properties={"n": 0},

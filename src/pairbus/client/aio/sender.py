@@ -18,7 +18,7 @@ from azure.servicebus.aio import ServiceBusSender
 from pairbus.client.aio.background import bounded
 from pairbus.client.aio.pairing import Pairing
 from pairbus.client.sdk import private
-from pairbus.client.sdk.batches import Batch
+from pairbus.client.sdk.batches import DivertedBatch
 from pairbus.client.send import SenderBusy, SendRequest
 from pairbus.client.sender import SenderCore
 from pairbus.client.state import ClientState
@@ -167,7 +167,7 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
                     batch.add_message(message)
                 request.batch = batch
             sent = request.batch
-        elif isinstance(sent, Batch):
+        elif isinstance(sent, DivertedBatch):
             sent.make_plain()
         await super().send_messages(sent, timeout=seconds)
 

@@ -19,7 +19,7 @@ from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
 from pairbus.client.blocking.background import CUT_AGAIN_SECONDS
 from pairbus.client.blocking.pairing import Pairing
 from pairbus.client.sdk import private
-from pairbus.client.sdk.batches import Batch
+from pairbus.client.sdk.batches import DivertedBatch
 from pairbus.client.send import SenderBusy, SendRequest
 from pairbus.client.sender import SenderCore
 from pairbus.client.state import ClientState
@@ -152,7 +152,7 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
                     batch.add_message(message)
                 request.batch = batch
             sent = request.batch
-        elif isinstance(sent, Batch):
+        elif isinstance(sent, DivertedBatch):
             sent.make_plain()
         super().send_messages(sent, timeout=seconds)
 

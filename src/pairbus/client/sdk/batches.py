@@ -33,7 +33,8 @@ def give_ids(messages: Any) -> Any:
     the SDK raises its own error.
     """
     if isinstance(messages, ServiceBusMessageBatch):
-        return _batch_with_ids(messages)
+        _give_ids_in_batch(messages)
+        return messages
     if isinstance(messages, list):
         return [_with_id(message) for message in messages]
     if isinstance(messages, Message | Mapping | str | bytes) or not isinstance(messages, Iterable):
@@ -73,59 +74,39 @@ def _identify(raw: AmqpAnnotatedMessage) -> bool:
 # --- batches --------------------------------------------------------------------------------------
 
 
-class Batch(ServiceBusMessageBatch):
-    """The SDK's batch, whose messages have ids.
+class DivertedBatch(ServiceBusMessageBatch):
+    """A batch that is made while its entity is failed over: it holds the copies for the backlog, so
+    that they are encoded once.
 
-    The SDK encodes a message when it is added, and keeps the application's object beside it. The
-    application may change that object and add it again. So what is diverted is read back from the
-    bytes: few messages ever are.
-
-    A batch that is made while its entity is failed over holds the copies for the backlog, so that
-    they are encoded once. It becomes a plain batch if it is sent to the primary after all, and if a
-    message does not fit with its envelope or cannot be encoded: then the SDK judges the message.
+    It becomes a plain batch if it is sent to the primary after all, and if a message does not fit
+    with its envelope or cannot be encoded: then the SDK judges the message.
     """
 
     path: str | None
-    """The entity in the envelopes. None if the messages have none."""
-    _without_envelopes: list[AmqpAnnotatedMessage]
+    """The entity in the envelopes. None if the batch has become a plain one."""
+    without_envelopes: list[AmqpAnnotatedMessage]
+    """The messages as they were added."""
 
     @classmethod
-    def of(cls, made: ServiceBusMessageBatch, *, path: str | None = None) -> Batch:
-        """`made` is an empty batch that the SDK has made. `path` is given if the entity is failed
-        over.
-        """
+    def of(cls, made: ServiceBusMessageBatch, path: str) -> DivertedBatch:
+        """`made` is an empty batch that the SDK has made."""
         batch = private.batch_like(made, cls)
         batch.path = path
-        batch._without_envelopes = []
+        batch.without_envelopes = []
         return batch
 
     def add_message(self, message: Message | Mapping[str, Any]) -> None:
-        # For each message of a batch: this must not take longer than the SDK's own method.
-        try:
-            has_id = message.raw_amqp_message.properties.message_id  # type: ignore[union-attr]
-        except AttributeError:
-            has_id = None
-        if not has_id:
-            message = _with_id(message)
-        if self.path is None or not self._add_diverted(message, self.path):
-            private.add_to_batch(self, message)
-
-    def _add_diverted(self, message: Any, path: str) -> bool:
-        """Returns False if the batch has become a plain one."""
-        try:
-            plain = detached(raw_of(message))
-            private.add_to_batch(self, diverted(plain, path))
-        except Exception:
-            self.make_plain()
-            return False
-        self._without_envelopes.append(plain)
-        return True
-
-    def messages(self) -> list[AmqpAnnotatedMessage]:
-        """The messages as they were added."""
         if self.path is not None:
-            return self._without_envelopes
-        return [encoded.decode(bytes(each)) for each in private.encoded_in(self)]
+            message = _with_id(message)
+            try:
+                plain = detached(raw_of(_checked(message)))
+                super().add_message(diverted(plain, self.path))
+            except Exception:
+                self.make_plain()
+            else:
+                self.without_envelopes.append(plain)
+                return
+        super().add_message(message)
 
     def make_plain(self) -> None:
         """Replace the copies for the backlog by the messages as they were added. They always fit,
@@ -133,30 +114,45 @@ class Batch(ServiceBusMessageBatch):
         """
         if self.path is not None:
             self.path = None
-            private.make_empty(self)
-            for message in self._without_envelopes:
-                private.add_to_batch(self, message)
+            _fill(self, self.without_envelopes)
 
 
-def _batch_with_ids(batch: ServiceBusMessageBatch) -> ServiceBusMessageBatch:
-    """A batch holds encoded messages, so one whose messages lack ids is built again.
-
-    Our own batches give ids as messages are added; this is for a batch from elsewhere. If the ids
-    make it too large, it is sent as it is: refusing what the SDK sends would be worse.
+def _messages_in(batch: ServiceBusMessageBatch) -> list[AmqpAnnotatedMessage]:
+    """The messages as they were added. The SDK encodes a message when it is added; the application
+    may change its object later, and add it again. So they are read back from the bytes.
     """
-    if isinstance(batch, Batch):
-        return batch
-    messages = private.messages_in(batch)
-    given = [_identify(message.raw_amqp_message) for message in messages]
-    if not any(given):
-        return batch
-    rebuilt = ServiceBusMessageBatch(batch.max_size_in_bytes)
+    if isinstance(batch, DivertedBatch) and batch.path is not None:
+        return batch.without_envelopes
+    return [encoded.decode(bytes(each)) for each in private.encoded_in(batch)]
+
+
+def _give_ids_in_batch(batch: ServiceBusMessageBatch) -> None:
+    """If a message has no id, fill the batch again, so that it keeps the ids if it is sent again.
+
+    If the ids make it too large, it stays as it is: refusing what the SDK sends would be worse.
+    """
+    if isinstance(batch, DivertedBatch) and batch.path is not None:
+        return  # they got ids when they were added
+    added = private.messages_in(batch)
     try:
-        for message in messages:
-            rebuilt.add_message(message)
+        if all([each.raw_amqp_message.properties.message_id for each in added]):
+            return
+    except AttributeError:
+        pass  # a message without properties
+    messages = _messages_in(batch)
+    for message in messages:
+        _identify(message)
+    without_ids = _messages_in(batch)
+    try:
+        _fill(batch, messages)
     except MessageSizeExceededError:
-        return batch
-    return rebuilt
+        _fill(batch, without_ids)
+
+
+def _fill(batch: ServiceBusMessageBatch, messages: Iterable[Message]) -> None:
+    private.make_empty(batch)
+    for message in messages:
+        ServiceBusMessageBatch.add_message(batch, message)
 
 
 # --- the messages of a call -----------------------------------------------------------------------
@@ -168,10 +164,8 @@ def count_of(messages: Any) -> int:
 
 def messages_of(messages: Any) -> list[Message]:
     """Returns each message of a call. Raises the SDK's error for anything that is not a message."""
-    if isinstance(messages, Batch):
-        return list[Message](messages.messages())
     if isinstance(messages, ServiceBusMessageBatch):
-        return private.messages_in(messages)
+        return list[Message](_messages_in(messages))
     listed = messages if isinstance(messages, list) else [messages]
     return [_checked(message) for message in listed]
 
