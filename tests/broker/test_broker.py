@@ -134,6 +134,10 @@ def test_misuse_is_explained() -> None:
         _ = broker.connection_string
     with broker, pytest.raises(BrokerError, match="already running"):
         broker.start()
+    with pytest.raises(ConfigError, match=r"queues must be a list of names, such as \['orders'\]"):
+        Broker(queues="orders")
+    with pytest.raises(ConfigError, match="topics must be a list of names"):
+        Broker(topics="events")
     with pytest.raises(ConfigError, match="in each of the namespaces"):
         Broker(["q"], namespaces=[NamespaceOptions()])
     with pytest.raises(ConfigError, match="'no/' is not valid"):

@@ -25,14 +25,16 @@ class Door:
     def __init__(self, **limits):
         self.replaced = []
         self.limit = ConnectionLimit(Limits(**limits), on_replaced=self.replaced.append)
+        self.owners = {}
 
     def enter(self, address):
         slot = self.limit.acquire((address, 1234 + len(self.limit)))
-        slot.occupy(Owner())
+        self.owners[slot] = Owner()
+        slot.occupy(self.owners[slot])
         return slot
 
     def closed(self, slots):
-        return [slot._owner.is_closed for slot in slots]
+        return [self.owners[slot].is_closed for slot in slots]
 
 
 def in_a_loop(test):

@@ -90,13 +90,13 @@ def test_an_entity_cannot_become_one_of_another_kind(make_world):
 
 
 def test_a_start_that_says_nothing_but_the_name_changes_nothing(make_world):
-    told = (topic(user_metadata="mine"), sub("a", rule("n = 1")))
-    world = make_world(*told)
+    given = (topic(user_metadata="mine"), sub("a", rule("n = 1")))
+    world = make_world(*given)
 
     world.queues = (topic(), sub("a"))
     world.restart()
 
-    assert [e.description for e in world.namespace.directory] == list(told)
+    assert [e.description for e in world.namespace.directory] == list(given)
 
 
 def test_a_start_that_says_more_brings_the_entity_in_line(make_world):

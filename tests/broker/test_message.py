@@ -1,9 +1,20 @@
-"""A message survives its row in the data file."""
+"""A message survives its row in the data file, and what a receiver gets of it."""
+
+from datetime import UTC, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.message import COLUMNS, MAILBOX_SHIFT, Message, MessageState, from_row
+from pairbus.amqp.codec.sections import EXPIRY_TIME, read_property, slice_message
+from pairbus.broker.message import (
+    COLUMNS,
+    MAILBOX_SHIFT,
+    Message,
+    MessageState,
+    from_row,
+    stamped,
+)
+from tests.broker.world import encoded, stored_message
 
 MAYBE_TIME = st.none() | st.integers(0, 2**53)
 PAIRS = st.just((b"", 0)) | st.tuples(st.binary(min_size=1, max_size=9), st.integers(1, 9))
@@ -70,3 +81,12 @@ def test_a_partition_shows_in_the_top_bits_of_the_number(message):
 
     assert shown & ((1 << 48) - 1) == message.sequence
     assert shown >> 48 == (message.partition_id or 0)
+
+
+def test_an_expiry_beyond_the_calendar_of_clients_is_the_last_one_in_it():
+    message = stored_message(expires_ms=2**53, bare=encoded())
+
+    parts = slice_message(stamped(message))
+
+    expiry = read_property(parts.bare, parts.properties, EXPIRY_TIME)
+    assert datetime.fromtimestamp(expiry / 1000, UTC).year == 9999

@@ -55,12 +55,12 @@ def test_a_data_folder_that_is_a_file_is_named(tmp_path):
 
 def test_closing_waits_for_pending_changes_and_sets_no_timer(world):
     world.tick()
-    _, told = world.submit(encoded(ttl_ms=1000), encoded(due_ms=world.now_ms + 1000))
+    _, reported = world.submit(encoded(ttl_ms=1000), encoded(due_ms=world.now_ms + 1000))
     world.loop.delays.clear()
 
     world.close()
 
-    assert told == [None]
+    assert reported == [None]
     assert world.loop.delays == []
     world.open()
     assert world.sequences() == [1, 2]
@@ -221,7 +221,27 @@ def test_damage_that_a_tick_meets_is_told_once_and_without_a_trace(
         for _ in range(3):
             world.namespace.tick()
 
-    [told] = [one for one in caplog.records if one.levelname == "ERROR"]
-    assert "local.db is damaged: file is not a database" in told.message
-    assert told.exc_info is None
+    [reported] = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert "local.db is damaged: file is not a database" in reported.message
+    assert reported.exc_info is None
     assert "local.db is damaged" in world.send(encoded(b"x")).description
+
+
+def test_a_disk_that_cannot_be_read_for_a_while_does_not_stop_the_clock(world, monkeypatch):
+    world.send(encoded())
+    lock = world.receive()[0]
+
+    def read(*_, **__):
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(housekeeping, "activate_due_messages", read)
+        patched.setattr(housekeeping, "next_deadline_ms", read)
+        with pytest.raises(sqlite3.OperationalError):
+            world.namespace.tick()
+    assert world.loop.delays[-1] == pytest.approx(5)
+    assert not world.loop.timers[-1].cancelled()
+
+    world.clock.advance(61)
+    world.namespace.tick()
+    assert world.settle(lock, Settlement.COMPLETE) == "lock lost"

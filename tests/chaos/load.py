@@ -32,14 +32,14 @@ from azure.core.exceptions import AzureError
 
 from pairbus.cli.administration import administration_client
 from pairbus.cli.message_client import connect, sdk_client
+from pairbus.cli.signals import Interrupted, SignalFlag
 from pairbus.cli.target import Target, parse_target
-from pairbus.demo.command import Interrupted, SignalFlag
 from pairbus.demo.processes import BrokerProcess, ChildProcess
 from pairbus.errors import PairbusError
 from pairbus.fast.receiver import wait_for_any
 from pairbus.verify.journal import Fact, Journal, judge, read_journals
 from pairbus.verify.messages import MessageMaker
-from pairbus.verify.nemesis import Fault, Nemesis, kinds, plan
+from pairbus.verify.nemesis import Nemesis, PlannedFault, kinds, plan
 from pairbus.verify.processes import LocalPair, RunProcesses
 from pairbus.verify.worker import Pair, pairing_options
 from tests.chaos.process import Usage, usage_of
@@ -358,7 +358,7 @@ class LoadRun:
         }
 
     def _latencies(
-        self, started_at: float, faults: Iterable[Fault]
+        self, started_at: float, faults: Iterable[PlannedFault]
     ) -> Iterator[tuple[float, float]]:
         """When a send returned, and how long it took, in ms; not during and right after a fault."""
         busy = [(each.begins - 1, each.begins + each.seconds + 5) for each in faults]

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from pairbus.demo.processes import BrokerProcess
-from pairbus.verify.nemesis import BROKERS, CannotBegin, End, Fault, FaultKind
+from pairbus.verify.nemesis import BROKERS, CannotBegin, End, FaultKind, PlannedFault
 from tests.chaos.disk import Disk, read_log, recorder
 
 _FAULTS = struct.Struct("qqq")
@@ -72,7 +72,7 @@ class MachineBroker(BrokerProcess):
         self.start()
 
 
-def _broker(rig: Any, fault: Fault) -> MachineBroker:
+def _broker(rig: Any, fault: PlannedFault) -> MachineBroker:
     broker = rig.processes[fault.target]
     if not broker.is_ready:
         raise CannotBegin
@@ -80,16 +80,16 @@ def _broker(rig: Any, fault: Fault) -> MachineBroker:
     return broker
 
 
-def _lose_power(rig: Any, fault: Fault) -> End:
+def _lose_power(rig: Any, fault: PlannedFault) -> End:
     broker = _broker(rig, fault)
     broker.lose_power()
     return lambda: broker.power_returns(Random(f"{fault.begins}"))
 
 
-def _failing(**names: str) -> Callable[[Any, Fault], End]:
+def _failing(**names: str) -> Callable[[Any, PlannedFault], End]:
     """A fault that lasts. `names`: the arguments of `fail`, with the settings that have them."""
 
-    def begin(rig: Any, fault: Fault) -> End:
+    def begin(rig: Any, fault: PlannedFault) -> End:
         broker = _broker(rig, fault)
         broker.fail(**{argument: fault.settings[name] for argument, name in names.items()})
         return broker.fail

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pairbus.demo.command import Interrupted, SignalFlag
+from pairbus.cli.signals import Interrupted, SignalFlag
 from pairbus.errors import PairbusError
 from pairbus.verify.nemesis import FaultKind, kinds
 from pairbus.verify.processes import LocalPair

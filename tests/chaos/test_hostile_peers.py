@@ -190,7 +190,7 @@ def test_survives_conversations_with_a_few_wrong_bytes(victim: Victim) -> None:
 # --- too much -------------------------------------------------------------------------------------
 
 
-def _wait_for_a_seat(victim: Victim) -> None:
+def _wait_for_a_free_connection(victim: Victim) -> None:
     """The broker may take a moment to see that the crowd is gone."""
     deadline = time.monotonic() + 20
     while True:  # until a slot is free or the time is over
@@ -216,7 +216,7 @@ def test_a_crowd_of_strangers_shuts_nobody_out_who_has_a_key(victim: Victim) -> 
 
     assert all(turned_away)
     assert left == []
-    _wait_for_a_seat(victim)
+    _wait_for_a_free_connection(victim)
 
 
 def test_links_above_the_limit_are_refused(victim: Victim) -> None:

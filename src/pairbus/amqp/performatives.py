@@ -309,8 +309,7 @@ def statement(
     return (_TRUE if is_receiver else _FALSE, _TRUE if settled else _FALSE, state)
 
 
-# Returns the same object each time, so that deliveries with the same state can be found by
-# identity.
+# One object for each, so that `Wire.dispose` finds deliveries with the same state by identity.
 ACCEPTED_BY_RECEIVER: Final[Statement] = (_TRUE, _TRUE, _ACCEPTED)
 _ASKED_TO_ACCEPT: Final[Statement] = (_TRUE, _FALSE, _ACCEPTED)
 SETTLED_BY_SENDER: Final[dict[OutcomeKind, Statement]] = {

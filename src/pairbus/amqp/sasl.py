@@ -36,14 +36,6 @@ Authenticate = Callable[[str, str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """The identity that the peer claimed. The password was checked and is not kept."""
-
-    mechanism: str
-    user: str
-
-
-@dataclass(frozen=True, slots=True)
 class SaslServer:
     authenticate: Authenticate | None = None
     """Called for every mechanism. None accepts every client and does not offer PLAIN, because a
@@ -83,7 +75,7 @@ class Handshake:
         self.output = SASL_HEADER if self.speaking_sasl else b""
         self.done = False
         self.failure: AmqpError | None = None
-        self.identity: Identity | None = None
+        self._is_accepted = False
 
     def take_output(self) -> bytes:
         output, self.output = self.output, b""
@@ -123,7 +115,7 @@ class Handshake:
         return True
 
     def _may_speak_sasl(self) -> bool:
-        if isinstance(self._sasl, SaslServer) and self.identity is None:
+        if isinstance(self._sasl, SaslServer) and not self._is_accepted:
             self.speaking_sasl = True
             self.output += SASL_HEADER
             self._send(MECHANISMS, [Array([Symbol(name) for name in self._sasl.offered])])
@@ -179,7 +171,7 @@ class Handshake:
         if mechanism not in settings.offered or user is None:
             self._refuse(f"the mechanism {mechanism} is not offered, or its response is malformed")
         elif ask is None or ask(mechanism, user, password):
-            self._succeed(Identity(mechanism, user))
+            self._succeed()
         else:
             self._refuse(f"{mechanism} credentials of {user!r} were refused")
         self._send(OUTCOME, [UByte(OK if self.failure is None else BAD_CREDENTIALS)])
@@ -196,13 +188,13 @@ class Handshake:
         elif code != OUTCOME:
             self._refuse(f"the server sent SASL frame 0x{code:x}, which needs more than one step")
         elif fields and fields[0] == OK:
-            self._succeed(Identity(settings.mechanism, settings.user))
+            self._succeed()
         else:
             self._refuse(f"the server refused {settings.mechanism} of {settings.user!r}")
 
-    def _succeed(self, identity: Identity) -> None:
+    def _succeed(self) -> None:
         """The AMQP header comes next."""
-        self.identity = identity
+        self._is_accepted = True
         self.speaking_sasl = False
         self._awaits_header = True
 

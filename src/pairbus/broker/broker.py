@@ -60,6 +60,9 @@ class Broker:
         clock: Callable[[], float] | None = None,
     ) -> None:
         """`topics` may contain subscriptions: `events/Subscriptions/audit`, or a description."""
+        for given, what in ((queues, "queues"), (topics, "topics")):
+            if isinstance(given, str):  # it would be taken for a list of letters
+                raise ConfigError(f"{what} must be a list of names, such as [{given!r}]")
         queues, topics = tuple(queues), tuple(topics)
         if namespaces is None:
             namespaces = (

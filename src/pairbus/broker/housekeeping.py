@@ -31,7 +31,8 @@ def activate_due_messages(store: Store, directory: Directory, *, now_ms: int) ->
             try:
                 found[0].activate(sequence, now_ms=now_ms)
             except Exception:
-                logger.exception("%s, message %d", found[0].description, sequence)
+                what = found[0].description
+                logger.exception("%s: scheduled message %d could not be enqueued", what, sequence)
             if time.thread_time() >= ends:
                 return
 
@@ -57,7 +58,8 @@ def expire_locks(directory: Directory, *, now_ms: int) -> None:
                 queue.expire_locks(now_ms=now_ms)
                 queue.give_up_waiting(now_ms=now_ms)
             except Exception:
-                logger.exception("%s", queue.description)  # the other entities get their turn
+                # The other entities get their turn.
+                logger.exception("%s: expired locks could not be ended", queue.description)
 
 
 def next_deadline_ms(store: Store, directory: Directory) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-from pairbus.amqp.codec.sections import EXPIRY_TIME, slice_message
+from pairbus.amqp.codec.sections import EXPIRY_TIME, EXPIRY_TIME_MS_MAX, slice_message
 from pairbus.amqp.codec.stamp import stamp, with_property
 from pairbus.amqp.codec.types import Timestamp
 from pairbus.amqp.codec.values import encode
@@ -179,7 +179,7 @@ def stamped(message: Message, *, locked_until_ms: int | None = None) -> bytes:
     bare = message.bare
     if message.expires_ms is not None:
         # Not written on enqueue, because copies of several subscriptions share their bytes.
-        expiry = encode(Timestamp(message.expires_ms))
+        expiry = encode(Timestamp(min(message.expires_ms, EXPIRY_TIME_MS_MAX)))
         bare = with_property(bare, slice_message(bare).properties, EXPIRY_TIME, expiry)
     token = None if locked_until_ms is None else message.lock
     return stamp(

@@ -343,7 +343,7 @@ class Namespace:
                 entity.serve(mailbox, now_ms=self.now_ms())
             except Exception:
                 # One entity's failure must not affect the others.
-                logger.exception("%s", entity.description)
+                logger.exception("%s: messages could not be delivered", entity.description)
         while self._unsent:
             connection, _ = self._unsent.popitem()
             connection.flush()
@@ -392,9 +392,9 @@ class Namespace:
             self.faults.update()
             self._pass_time(now_ms)
         except sqlite3.DatabaseError as error:
+            self._housekeeping_ms = now_ms + _HOUSEKEEPING_MS  # not again at once
             if not is_damage(error):
                 raise
-            self._housekeeping_ms = now_ms + _HOUSEKEEPING_MS
             self._refuse_changes([str(error)])
         finally:  # the next tick must come, even after an error
             self.expect(self._next_deadline(now_ms))
@@ -422,10 +422,8 @@ class Namespace:
     def _next_deadline(self, now_ms: int) -> int:
         try:
             next_ms = housekeeping.next_deadline_ms(self.store, self.directory)
-        except sqlite3.DatabaseError as error:
-            if not is_damage(error):
-                raise
-            next_ms = None
+        except sqlite3.DatabaseError:
+            next_ms = None  # the next housekeeping reads again, and reports the error
         at_ms = self._housekeeping_ms if next_ms is None else min(next_ms, self._housekeeping_ms)
         return max(at_ms, now_ms + _TICK_GAP_MS)
 

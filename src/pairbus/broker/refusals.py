@@ -1,8 +1,8 @@
 """Refusals: the log of which client was refused what, and the addresses that send bad tokens.
 
 Anybody who can connect can be refused as often as they like, so only the first refusals of each
-period are logged, and then their number. Strangers, who have shown no valid token, have a budget of
-their own: they cannot hide what happens to known clients.
+period are logged, and then their number. Clients without a valid token have a budget of their own:
+they cannot hide what happens to the others.
 """
 
 from __future__ import annotations

@@ -144,9 +144,9 @@ def test_a_settlement_waits_for_its_answer(pair, outcome, kind):
     pair.run()
     assert dispositions(pair.to_server) == 1
     assert settlement.left == 10
-    (told,) = pair.at_server(Disposed)
-    assert (told.outcome.kind, told.outcome) == (kind, outcome)
-    assert len(told.deliveries) == 10
+    (reported,) = pair.at_server(Disposed)
+    assert (reported.outcome.kind, reported.outcome) == (kind, outcome)
+    assert len(reported.deliveries) == 10
     answer(pair)
     assert (settlement.left, settlement.refusals) == (0, {})
 
@@ -196,9 +196,9 @@ def test_settlements_that_are_under_way_at_once_are_answered_each_by_itself(pair
     first = link.settle([0, 2], ACCEPTED, two_phase=True)
     second = link.settle([1, 3], RELEASED, two_phase=True)
     pair.run()
-    told = settled_by_peer(pair)
-    told[0].settle(rejected(ERROR))
-    told[1].echo()
+    reported = settled_by_peer(pair)
+    reported[0].settle(rejected(ERROR))
+    reported[1].echo()
     pair.run()
     assert (first.left, set(first.refusals)) == (0, {0})
     assert (second.left, second.refusals) == (2, {})

@@ -111,7 +111,7 @@ def test_a_refused_link_has_its_error_and_ends_its_session(pair):
         more = (lambda *_: None,) if make == "start_receiver" else ()
         link = getattr(pair.client, make)("q", *more)
         pair.run()
-        pair.at_server(Attached)[-1].link.refuse(ERROR)
+        pair.at_server(Attached)[-1].link.close(ERROR)
         pair.run()
         assert link.is_over
         assert not link.attached

@@ -1,6 +1,7 @@
 """Our client against RabbitMQ's AMQP 1.0 plugin, which is neither our code nor Azure's.
 
-Skipped where Debian's rabbitmq-server is not installed. The node is private to these tests.
+`scripts/setup --tests` installs Debian's rabbitmq-server if it runs as root. Without it, these
+tests are skipped. The node is private to them.
 """
 
 from __future__ import annotations

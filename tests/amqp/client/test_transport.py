@@ -37,3 +37,15 @@ def test_output_waits_for_a_slow_reader_and_arrives_in_order():
         thread.join(30)
         transport.close()
     assert found == b"".join(pieces)
+
+
+def test_an_address_of_a_kind_that_this_machine_lacks_is_not_the_last_one(monkeypatch):
+    """As IPv6 where it is switched off: the name has such an address, but no socket can be made."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        found = [
+            (socket.AF_APPLETALK, socket.SOCK_STREAM, 6, "", address),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", address),
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        Transport("anywhere", address[1], tls=None, seconds=5.0).close()

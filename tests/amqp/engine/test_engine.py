@@ -194,7 +194,7 @@ def test_a_refused_link_has_null_termini_then_a_closed_detach_with_the_error(pai
     pair.run()
     theirs = pair.at_server(Attached)[0].link
     pair.forget()
-    theirs.refuse(AmqpError("amqp:not-found", "no entity 'nowhere'"))
+    theirs.close(AmqpError("amqp:not-found", "no entity 'nowhere'"))
     pair.run()
 
     (attach,) = frames_of(pair.to_client, 0x12)
@@ -204,7 +204,9 @@ def test_a_refused_link_has_null_termini_then_a_closed_detach_with_the_error(pai
     assert detached.closed
     assert detached.error.condition == "amqp:not-found"
     assert TRACKING in detached.error.info
-    assert pair.at_client(Attached)[0].link.remote.is_refusal
+    answer = pair.at_client(Attached)[0].link.remote
+    assert not answer.has_source
+    assert not answer.has_target
     assert not pair.at_server(Detached), "who ended a link is not told of it again"
 
 
@@ -231,7 +233,7 @@ def test_a_link_that_the_peer_gives_up_before_the_answer_is_gone(pair):
     theirs = pair.at_server(Attached)[0].link
     assert pair.at_server(Detached)[0].link is theirs
     theirs.accept()
-    theirs.refuse(AmqpError("amqp:not-found", "too late"))
+    theirs.close(AmqpError("amqp:not-found", "too late"))
     pair.run()
     assert not pair.client.closed
 
@@ -353,6 +355,20 @@ def test_a_message_settled_by_its_sender_needs_no_answer(pair):
     event.delivery.accept()
     pair.run()
     assert not pair.at_client(Disposed)
+
+
+def test_a_reply_does_not_overtake_the_answer_to_its_request(pair):
+    requests, _ = pair.sending_to_server()
+    _, replies = pair.sending_to_client()
+    requests.send(b"tag", b"request")
+    pair.run()
+    pair.to_client.clear()
+
+    pair.arrived().accept()
+    replies.send(b"tag", b"reply", settled=True)
+    pair.run()
+
+    assert [code for _, code, _ in frames(pair.to_client)] == [0x15, 0x14]
 
 
 def test_the_python_sdk_may_send_without_credit(pair):
@@ -684,8 +700,8 @@ def expect_end(pair, data, condition):
     assert closed.error.condition == condition
     out = pair.server.data_to_send()
     (close,) = frames_of(out, 0x18)
-    told, description, info = close[0].value
-    assert told == condition
+    reported, description, info = close[0].value
+    assert reported == condition
     assert description
     assert info
     assert pair.server.closed

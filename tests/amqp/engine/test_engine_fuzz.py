@@ -75,7 +75,7 @@ class BusyServer:
         link.accept(credit=self.random.choice([0, 10]), filter={"f": "granted"})
 
     def refuse(self, link):
-        link.refuse(ERROR)
+        link.close(ERROR)
 
     def later(self, link):
         pass

@@ -236,7 +236,7 @@ def test_a_refused_link(client):
     link.target.address = "nowhere"
     link.open()
     client.run()
-    client.seen(Attached)[-1].link.refuse(AmqpError("amqp:not-found", "no entity"))
+    client.seen(Attached)[-1].link.close(AmqpError("amqp:not-found", "no entity"))
     client.run()
     assert link.remote_condition.name == "amqp:not-found"
     assert link.state & proton.Endpoint.REMOTE_CLOSED

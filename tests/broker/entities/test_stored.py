@@ -1,16 +1,22 @@
 """A queue's description survives the data file."""
 
 import json
-from datetime import timedelta
+from datetime import UTC, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker.entities.descriptions import QueueDescription, Status
+from pairbus.broker.entities.descriptions import (
+    QueueDescription,
+    RuleDescription,
+    Status,
+    SubscriptionDescription,
+)
 from pairbus.broker.entities.durations import INFINITE
 from pairbus.broker.entities.policies import Policy, Right
 from pairbus.broker.entities.stored import FIXED, changed_fixed_setting, from_stored, to_stored
+from pairbus.broker.rules import CorrelationFilter, SqlAction, SqlFilter
 
 
 def durations(low, high):
@@ -51,6 +57,36 @@ def test_a_stored_description_reads_the_same(description):
     stored = json.loads(json.dumps(to_stored(description)))
 
     assert from_stored("queue", "q", stored) == description
+
+
+VALUES = (
+    st.text(max_size=5)
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.datetimes(timezones=st.just(UTC))
+    | durations(-(10**9), 10**9)
+    | st.uuids()
+    | st.binary(max_size=5)
+    | st.decimals(allow_nan=False, allow_infinity=False, places=3)
+)
+NAMES = st.sampled_from(["n", "$time", "$duration", "$uuid", "$bytes", "$decimal", "$map"])
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=2))
+def test_the_values_of_rules_read_the_same_whatever_their_names_are(values):
+    description = SubscriptionDescription(
+        name="t/Subscriptions/a",
+        rules=(
+            RuleDescription(name="equal", filter=CorrelationFilter(properties=values)),
+            RuleDescription(
+                name="sql", filter=SqlFilter("1=1", values), action=SqlAction("SET a = 1", values)
+            ),
+        ),
+    )
+    stored = json.loads(json.dumps(to_stored(description)))
+
+    assert from_stored("subscription", description.name, stored) == description
 
 
 def test_only_settings_that_are_not_defaults_are_stored():

@@ -33,16 +33,16 @@ class Client:
     """A connection, as the controller sees it."""
 
     def __init__(self, world):
-        self.told = []
+        self.reported = []
         world.namespace.connections.add(self)
 
     def __getattr__(self, name):
-        return lambda: self.told.append(name)
+        return lambda: self.reported.append(name)
 
 
 class Port(Client):
     def __init__(self, controller):
-        self.told = []
+        self.reported = []
         controller.port = self
 
 
@@ -66,37 +66,37 @@ def test_connections_are_notified_of_every_change(world, controller):
     client = Client(world)
     entry = controller.start(Hang())
     controller.clear([entry])
-    assert client.told == ["faults_changed", "faults_changed"]
+    assert client.reported == ["faults_changed", "faults_changed"]
 
 
 @pytest.mark.parametrize(("fault", "farewell"), [(Restart(), "shutdown"), (Unreachable(), "cut")])
 def test_a_closed_port_refuses_connections_until_the_fault_ends(world, controller, fault, farewell):
     port, client = Port(controller), Client(world)
     entry = controller.start(fault)
-    assert port.told == ["refuse", "shut_down_all"]
-    assert client.told == ["faults_changed", farewell]
+    assert port.reported == ["refuse", "shut_down_all"]
+    assert client.reported == ["faults_changed", farewell]
     other = controller.start(Restart(seconds=60))
     controller.clear([entry])
-    assert port.told == ["refuse", "shut_down_all", "shut_down_all"]
+    assert port.reported == ["refuse", "shut_down_all", "shut_down_all"]
     controller.clear([other])
-    assert port.told[3:] == ["admit"]
+    assert port.reported[3:] == ["admit"]
 
 
 def test_an_entitys_fault_leaves_the_port_open(world, controller):
     port = Port(controller)
     controller.start(Restart("q"))
     controller.start(Unreachable("q"))
-    assert port.told == []
+    assert port.reported == []
 
 
 def test_a_slow_disk_is_waited_for_and_let_go(world, controller):
     entry = controller.start(SlowDisk(latency_seconds=3600))
-    _, told = world.submit(encoded())
+    _, reported = world.submit(encoded())
     world.loop.run_until_complete(asyncio.sleep(0))
-    assert told == []
+    assert reported == []
     controller.clear([entry])
     world.flush()
-    assert told == [None]
+    assert reported == [None]
 
 
 def test_delayed_messages_survive_a_crash(world, controller):

@@ -1,15 +1,29 @@
-"""When a receiver's poll counts as an empty receive, and what a receiver costs in memory."""
+"""When a receiver's poll counts as an empty receive, what a receiver costs in memory, and what is
+left of links that the broker has ended.
+"""
 
+import gc
+import time
 import tracemalloc
+from contextlib import contextmanager
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.broker import Broker
-from pairbus.broker.links.links import Poll
+from pairbus.amqp.client.blocking import Connection, LinkLost
+from pairbus.amqp.client.requests import RequestLinks
+from pairbus.amqp.codec.types import Described, UInt, ULong
+from pairbus.amqp.codec.values import encode
+from pairbus.amqp.sasl import SaslClient
+from pairbus.broker import Broker, QueueDescription
+from pairbus.broker.entities.policies import DEFAULT_KEY, DEFAULT_POLICY_NAME
+from pairbus.broker.links.links import SESSION_FILTER, Poll, ReceiverLink
 from pairbus.cost.meter import Tally
 from pairbus.fast.address import Address
+from tests.broker.world import encoded
 from tests.fast.world import messages, names, take
 
 # What was granted: credit, whether anything was delivered since, and whether it is a drain.
@@ -77,13 +91,17 @@ COUNT, BODY = 150, bytes(200_000)
 
 @pytest.fixture
 def large():
-    """A client of a broker with 30 MB in a queue."""
-    with (
-        Broker(["q"]) as broker,
-        Address.from_connection_string(broker.connection_string).client() as client,
-    ):
-        for number in range(COUNT):
-            client.sender("q").send(messages(1, body=BODY, first=number))
+    """A broker with 30 MB in a queue."""
+    with Broker(["q"]) as broker:
+        with Address.from_connection_string(broker.connection_string).client() as client:
+            for number in range(COUNT):
+                client.sender("q").send(messages(1, body=BODY, first=number))
+        yield broker
+
+
+@pytest.fixture
+def client(large):
+    with Address.from_connection_string(large.connection_string).client() as client:
         tracemalloc.start()
         try:
             yield client
@@ -100,16 +118,16 @@ def received_ids(receiver):
 
 
 @pytest.mark.parametrize("mode", ["peekLock", "receiveAndDelete"])
-def test_a_receiver_with_much_credit_costs_the_broker_little_memory(large, mode):
-    receiver = large.receiver("q", credit=COUNT, mode=mode)
+def test_a_receiver_with_much_credit_costs_the_broker_little_memory(client, mode):
+    receiver = client.receiver("q", credit=COUNT, mode=mode)
 
     assert received_ids(receiver) == [f"m-{number}" for number in range(COUNT)]
 
     assert tracemalloc.get_traced_memory()[1] < COUNT * len(BODY) * 0.8
 
 
-def test_large_messages_that_come_back_are_whole_and_in_order(large):
-    receiver = large.receiver("q", credit=COUNT)
+def test_large_messages_that_come_back_are_whole_and_in_order(client):
+    receiver = client.receiver("q", credit=COUNT)
     locked = take(receiver, COUNT)
     receiver.dead_letter(locked[:1], reason="why")
     receiver.abandon(locked[1:2])
@@ -118,5 +136,197 @@ def test_large_messages_that_come_back_are_whole_and_in_order(large):
     again = take(receiver, COUNT - 1)
     assert names(again) == [f"m-{number}" for number in range(1, COUNT)]
     assert all(one.data.endswith(BODY) for one in again)
-    [dead] = take(large.receiver("q/$deadletterqueue", credit=1), 1)
+    [dead] = take(client.receiver("q/$deadletterqueue", credit=1), 1)
     assert dead.data.endswith(BODY)
+
+
+# -- links that the broker has ended ------------------------------------------------------------
+
+
+@contextmanager
+def connected(broker):
+    sasl = SaslClient("PLAIN", DEFAULT_POLICY_NAME, DEFAULT_KEY)
+    connection = Connection("localhost", broker.port, sasl=sasl)
+    connection.open(30)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def soon():
+    return time.monotonic() + 30
+
+
+def ask_for_session(connection, session_id):
+    """A link to the session; None stands for the next one that is available in 20 ms."""
+    return connection.attach_receiver(
+        "q",
+        lambda *message: message,
+        until=soon(),
+        filter={SESSION_FILTER: session_id},
+        properties={"com.microsoft:timeout": UInt(20)},
+    )
+
+
+def receiver_links():
+    gc.collect()
+    return sum(isinstance(one, ReceiverLink) for one in gc.get_objects())
+
+
+@pytest.mark.parametrize("session_id", ["held", None], ids=["locked session", "no session"])
+def test_a_session_that_nobody_gets_leaves_no_link_behind(session_id):
+    queue = QueueDescription(name="q", requires_session=True)
+    with Broker([queue]) as broker, connected(broker) as connection:
+        ask_for_session(connection, "held")
+        before = receiver_links()
+
+        for _ in range(10):
+            with pytest.raises(LinkLost):
+                ask_for_session(connection, session_id)
+
+        assert receiver_links() == before
+
+
+def test_a_session_whose_lock_expires_leaves_no_link_behind():
+    queue = QueueDescription(name="q", requires_session=True, lock_duration=timedelta(seconds=1))
+    with Broker([queue]) as broker, connected(broker) as connection:
+        before = receiver_links()
+        link = ask_for_session(connection, "a")
+        assert receiver_links() == before + 1
+
+        connection.wait(lambda: link.is_over, soon(), "the end of the lock")
+
+        assert link.error.condition == "com.microsoft:session-lock-lost"
+        assert receiver_links() == before
+
+
+def test_an_attach_that_a_fault_delays_until_its_link_was_closed_leaves_no_link_behind():
+    with Broker(["q", "other"]) as broker, connected(broker) as connection:
+        before = receiver_links()
+        broker.faults.slow("q", latency_seconds=60)
+        link = connection.start_receiver("q", lambda *message: message)
+        connection.attach_sender("other", until=soon())  # the broker has read the first attach
+        broker.faults.unreachable("q", mode="drop")
+        link.grant(1)
+        connection.attach_sender("other", until=soon())
+
+        broker.faults.clear()
+        connection.wait(lambda: link.is_over, soon(), "the end of the link")
+
+        assert receiver_links() == before
+
+
+# -- credit that comes before the session -------------------------------------------------------
+
+
+@pytest.fixture
+def sessions():
+    """A queue whose session a has two messages. A receiver holds it, and has one of them."""
+    queue = QueueDescription(name="q", requires_session=True)
+    with Broker([queue]) as broker, connected(broker) as connection:
+        sender = connection.attach_sender("q", until=soon())
+        send(connection, sender, "a", "a")
+        holder = ask_for_session(connection, "a")
+        holder.grant(1)
+        connection.wait(lambda: holder.inbox, soon(), "a message")
+        yield SimpleNamespace(broker=broker, connection=connection, sender=sender, holder=holder)
+
+
+def send(connection, sender, *session_ids):
+    for session_id in session_ids:
+        delivery = sender.send(encoded(session=session_id))
+        connection.wait(lambda d=delivery: d.outcome, soon(), "an outcome")
+
+
+def wait_with_credit(connection, *, seconds):
+    """A link that waits for the next session and grants credit at once, as Proton's clients do."""
+    link = connection.start_receiver(
+        "q",
+        lambda *message: message,
+        filter={SESSION_FILTER: None},
+        properties={"com.microsoft:timeout": UInt(int(seconds * 1000))},
+    )
+    link.grant(5)
+    return link
+
+
+def test_a_receiver_that_waits_for_a_session_does_not_hold_back_the_others(sessions):
+    connection, holder = sessions.connection, sessions.holder
+    waiting = wait_with_credit(connection, seconds=60)
+
+    holder.grant(1)
+
+    connection.wait(lambda: len(holder.inbox) == 2, time.monotonic() + 10, "a message")
+    assert not waiting.attached
+
+
+def test_credit_that_was_granted_before_the_session_counts(sessions):
+    connection = sessions.connection
+    waiting = wait_with_credit(connection, seconds=60)
+
+    send(connection, sessions.sender, "b", "b")
+
+    connection.wait(lambda: len(waiting.inbox) == 2, time.monotonic() + 10, "messages")
+
+
+def test_a_receiver_that_drains_before_it_has_a_session_keeps_its_connection(sessions):
+    connection = sessions.connection
+    waiting = wait_with_credit(connection, seconds=60)
+    waiting.drain()
+
+    send(connection, sessions.sender, "b")
+
+    connection.wait(
+        lambda: waiting.attached and waiting.credit == 0, soon(), "the end of the drain"
+    )
+    assert len(waiting.inbox) == 1
+
+
+def test_no_session_in_time_is_one_empty_receive(sessions):
+    connection = sessions.connection
+    waiting = wait_with_credit(connection, seconds=0.1)
+
+    connection.wait(lambda: waiting.is_over, soon(), "the end of the wait")
+
+    assert sessions.broker.meter.of("q").empty_receive == 1
+
+
+MANAGEMENT = "q/$management"
+
+
+def leave_unread(connection, request):
+    """Ask until the broker has had enough of replies without credit. Returns how often."""
+    unread = connection.attach_receiver(
+        MANAGEMENT, lambda *message: message, until=soon(), target=MANAGEMENT, is_shared=True
+    )
+    requests = connection.attach_sender(MANAGEMENT, until=soon(), source=MANAGEMENT, is_shared=True)
+    asked = 0
+    while not unread.is_over:
+        connection.wait(lambda: requests.credit or unread.is_over, soon(), "credit")
+        if requests.credit:
+            delivery = requests.send(request)
+            asked += 1
+            connection.wait(lambda d=delivery: d.outcome or unread.is_over, soon(), "an outcome")
+    assert unread.error.condition == "amqp:resource-limit-exceeded"
+    return asked
+
+
+def test_after_a_client_has_left_its_replies_unread_it_can_start_again():
+    with Broker(["q"]) as broker, connected(broker) as connection:
+        leave_unread(connection, encoded(message_id="1", properties={"operation": "x"}))
+
+        answer = RequestLinks(connection, MANAGEMENT, until=soon()).ask(
+            {"operation": "x"}, None, until=soon()
+        )
+
+        assert answer.properties["statusCode"] == 501
+
+
+def test_replies_that_nobody_reads_cost_little_memory(large):
+    body = {"from-sequence-number": 0, "message-count": 250}
+    request = encoded(
+        body=None, message_id="1", properties={"operation": "com.microsoft:peek-message"}
+    ) + encode(Described(ULong(0x77), body))
+    with connected(large) as connection:
+        assert leave_unread(connection, request) < 100  # each reply has nearly a megabyte

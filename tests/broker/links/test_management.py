@@ -1,11 +1,15 @@
 """Every operation of `$management`, with valid and invalid bodies."""
 
+import tracemalloc
 from types import SimpleNamespace
 from uuid import UUID, uuid4
 
 import pytest
 
 from pairbus.amqp.codec.sections import read_annotations, slice_message
+from pairbus.amqp.codec.types import UInt
+from pairbus.amqp.codec.values import encode
+from pairbus.amqp.engine import Transferred
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.links.paths import Path
@@ -84,6 +88,7 @@ WRONG_BODIES = {
         {"disposition-status": "completed"},
         {"disposition-status": "deferred", "lock-tokens": [uuid4()]},
         {"disposition-status": 1, "lock-tokens": [uuid4()]},
+        {"disposition-status": "suspended", "lock-tokens": [uuid4()], "deadletter-reason": 5},
     ],
     "schedule-message": [
         {},
@@ -116,6 +121,7 @@ def test_a_wrong_body_is_refused_with_what_would_be_right(sessions, operation, b
 
     assert refusal(answer) == (400, WRONG)
     assert "must be" in answer.description
+    assert len(answer.description) < 300
 
 
 RULE_OPERATIONS = {"add-rule", "remove-rule", "enumerate-rules"}  # see test_rule_requests.py
@@ -165,6 +171,29 @@ def test_nothing_can_be_scheduled_in_a_dead_letter_queue(world, name, kind):
     [reply] = replies
     is_refused = "nothing can be sent to a dead-letter queue" in reply["statusDescription"]
     assert is_refused == (kind is DEAD and "schedule" in name)
+
+
+def test_a_request_that_waits_for_its_turn_costs_no_more_than_its_bytes(world):
+    """Decoded, a list of one-byte values takes forty times as much, and a hundred may wait."""
+    waiting, outcomes = [], []
+    connection = SimpleNamespace(queue_request=waiting.append)
+    link = SimpleNamespace(accept=lambda **settings: None)
+    queue = world.queue()
+    management = ManagementLink(
+        connection, link, Path("q", queue.main.kind, True), queue, queue.main
+    )
+    data = encoded(None) + b"\x00\x53\x77" + encode([UInt(0)] * 100_000)
+    delivery = SimpleNamespace(accept=lambda: outcomes.append("accepted"))
+    event = Transferred(link, delivery, data, 0, False)
+
+    tracemalloc.start()
+    management.transferred(event, now_ms=world.now_ms)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(waiting) == 1
+    assert outcomes == []
+    assert held < 10_000
 
 
 def test_a_request_counts_as_use_of_the_queue(world):

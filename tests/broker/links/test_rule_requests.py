@@ -1,14 +1,17 @@
 """The rule operations of a subscription's `$management`: what they change, list and refuse."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
+from uuid import UUID
 
 import pytest
 
-from pairbus.amqp.codec.types import Described, Timestamp, ULong
+from pairbus.amqp.codec.types import Described, Float, Symbol, Timestamp, UInt, ULong
 from pairbus.amqp.codec.values import decode, encode
 from pairbus.broker.entities.descriptions import RULES_MAX, QueueDescription
 from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.rules import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
+from pairbus.broker.rules.values import decimal_128
 from tests.broker.messages.topic_world import at, bodies, rule, sub, topic
 from tests.broker.world import encoded
 
@@ -100,6 +103,35 @@ def test_an_added_rule_counts_at_once_and_outlives_a_crash(world):
     assert world.queue(SUB).description.rules[0].action == SqlAction("SET seen = 1")
 
 
+VALUES = {
+    "a text": Symbol("x"),
+    "an unsigned integer": UInt(5),
+    "a float": Float(0.5),
+    "a boolean": True,
+    "a time": Timestamp(1_767_225_600_000),
+    "a duration": Described(Symbol("com.microsoft:timespan"), 36_000_000_000),
+    "a uuid": UUID(int=7),
+    "bytes": b"\x00\xff",
+    "a decimal": decimal_128(Decimal("1.25")),
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_the_values_of_an_added_rule_keep_their_types_after_a_restart(world, value):
+    remove(world, "$Default")
+    filter = {"correlation-filter": {"properties": {"v": value}}}
+    assert add(world, "new", filter).status == 200
+    world.send(encoded(b"before", properties={"v": value}), to="t")
+    world.queues = ()
+
+    world.restart()
+    world.send(encoded(b"after", properties={"v": value}), encoded(b"no"), to="t")
+
+    assert bodies(world, SUB) == [b"before", b"after"]
+    [listed_rule] = listed(enumerate_rules(world))
+    decode(encode(listed_rule))
+
+
 def test_a_removed_rule_matches_nothing_more(world):
     assert remove(world, "$default").status == 200
 
@@ -134,11 +166,13 @@ def test_a_rule_that_the_disk_refuses_is_an_error(world):
     [
         (None, "'rule-description' is None"),
         ({}, "one of sql-filter, correlation-filter"),
+        ({"sql": 1, 2: 3}, "one of sql-filter, correlation-filter"),
         ({"sql-filter": "n > 1"}, "'sql-filter' is 'n > 1', but must be a map"),
         ({"sql-filter": {}}, "'expression' is None"),
         (sql("n >"), "n >"),
         ({"correlation-filter": {"label": 5}}, "'label' is 5, but must be a string"),
         ({"correlation-filter": {"properties": 5}}, "'properties' is 5"),
+        ({"correlation-filter": {"properties": {1: 2}}}, "a map whose keys are strings"),
         ({**sql("1=1"), "sql-rule-action": "SET"}, "'sql-rule-action' is 'SET'"),
         ({**sql("1=1"), "sql-rule-action": {"expression": "SET sys.Size = 1"}}, "read-only"),
     ],

@@ -40,10 +40,10 @@ def test_sends_of_one_moment_share_a_commit_or_not(make_world, name, settings, c
     )
 
     with counted(world) as seen:
-        told = [world.submit(encoded(b"%d" % n), to=name)[1] for n in range(5)]
+        reported = [world.submit(encoded(b"%d" % n), to=name)[1] for n in range(5)]
 
     assert len(seen) == commits
-    assert told == [[None]] * 5
+    assert reported == [[None]] * 5
     expected = [b"%d" % n for n in range(5)]
     assert bodies(world, "q" if name == "q" else at("a")) == expected
     check_file(world)
@@ -71,11 +71,11 @@ def test_what_is_stored_is_what_was_not_refused(make_world, refused):
     world = make_world(QueueDescription(name="q", **APART))
 
     with counted(world, refused=refused):
-        told = [world.submit(encoded(b"%d" % n))[1] for n in range(3)]
+        reported = [world.submit(encoded(b"%d" % n))[1] for n in range(3)]
 
-    assert all(len(one) == 1 for one in told)
-    assert told[min(refused)] != [None]
-    kept = [b"%d" % n for n in range(3) if told[n] == [None]]
+    assert all(len(one) == 1 for one in reported)
+    assert reported[min(refused)] != [None]
+    kept = [b"%d" % n for n in range(3) if reported[n] == [None]]
     assert bodies(world, "q") == kept
     check_file(world)
     world.restart()
@@ -89,9 +89,9 @@ def test_nothing_is_stored_in_an_entity_that_the_disk_refused(make_world):
 
     with counted(world, refused={0}):
         world.namespace.create(QueueDescription(name="new", **APART))
-        told = world.submit(encoded(b"x"), to="new")[1]
+        reported = world.submit(encoded(b"x"), to="new")[1]
 
-    assert told != [None]
+    assert reported != [None]
     assert world.namespace.find("new") is None
     assert world.look("SELECT count(*) FROM message") == [(0,)]
 
@@ -101,9 +101,9 @@ def test_a_duplicate_of_a_send_that_was_refused_is_refused_with_it(make_world):
     world = make_world(QueueDescription(name="q", requires_duplicate_detection=True, **APART))
 
     with counted(world, refused={0}):
-        told = [world.submit(encoded(b"x", message_id="m"))[1] for _ in range(2)]
+        reported = [world.submit(encoded(b"x", message_id="m"))[1] for _ in range(2)]
 
-    assert all(one[0] is not None for one in told)
+    assert all(one[0] is not None for one in reported)
     assert world.send(encoded(b"x", message_id="m")) == [3]
     assert bodies(world, "q") == [b"x"]
     check_file(world)

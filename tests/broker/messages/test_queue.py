@@ -26,15 +26,15 @@ def sequences(locks):
 @pytest.mark.req("B-03")
 def test_messages_that_are_completed_together_are_deleted_and_no_others(world):
     world.send(*[encoded()] * 9)
-    locks, told = world.receive(9), []
+    locks, reported = world.receive(9), []
     completed = [lock.message for lock in locks if lock.message.sequence in (1, 2, 4, 6, 7, 8)]
 
-    world.queue().complete(world.queue().main, completed, told.append, now_ms=world.now_ms)
-    assert told == []
+    world.queue().complete(world.queue().main, completed, reported.append, now_ms=world.now_ms)
+    assert reported == []
     assert world.settle(locks[0], COMPLETE) == LOCK_LOST, "it is being deleted"
     world.flush()
 
-    assert told == [None]
+    assert reported == [None]
     assert world.sequences() == [3, 5, 9]
     assert [lock.message.sequence for lock in world.queue().main.locks.values()] == [3, 5, 9]
     assert world.queue().tally.settle == 6
@@ -90,22 +90,22 @@ def test_properties_may_be_changed_on_the_way(world, settlement):
 @pytest.mark.req("B-03")
 def test_receive_and_delete_deletes_before_it_gives(world):
     world.send(encoded())
-    mailbox, told = world.queue().main, []
+    mailbox, reported = world.queue().main, []
     [message] = mailbox.take(None, 1)
 
-    world.queue().remove(mailbox, [message], told.append)
-    assert told == []
+    world.queue().remove(mailbox, [message], reported.append)
+    assert reported == []
     world.flush()
 
-    assert told == [None]
+    assert reported == [None]
     assert world.sequences() == []
 
 
 def test_an_undelivered_message_returns_to_its_place(world):
     world.send(encoded(), encoded())
-    mailbox, told = world.queue().main, []
+    mailbox, reported = world.queue().main, []
     [message] = mailbox.take(None, 1)
-    world.queue().remove(mailbox, [message], told.append)
+    world.queue().remove(mailbox, [message], reported.append)
     world.flush()
 
     world.queue().put_back(mailbox, message)
@@ -253,23 +253,23 @@ def test_an_expiry_that_the_disk_refused_happens_once_if_a_receiver_comes_first(
 
 def test_a_receive_and_delete_that_the_disk_refuses_keeps_the_message(world):
     world.send(encoded(), encoded())
-    told = []
+    reported = []
     with world.broken_disk():
-        world.queue().remove(world.queue().main, world.queue().main.take(None, 1), told.append)
+        world.queue().remove(world.queue().main, world.queue().main.take(None, 1), reported.append)
 
-    assert told[0].condition == "amqp:internal-error"
+    assert reported[0].condition == "amqp:internal-error"
     assert sequences(world.receive(9)) == [1, 2]
     world.check_counters()
 
 
 def test_messages_that_are_completed_together_are_all_kept_if_the_disk_refuses(world):
     world.send(*[encoded()] * 3)
-    locks, told = world.receive(3), []
+    locks, reported = world.receive(3), []
     with world.broken_disk():
         messages = [lock.message for lock in locks]
-        world.queue().complete(world.queue().main, messages, told.append, now_ms=world.now_ms)
+        world.queue().complete(world.queue().main, messages, reported.append, now_ms=world.now_ms)
 
-    assert [error.condition for error in told] == ["amqp:internal-error"]
+    assert [error.condition for error in reported] == ["amqp:internal-error"]
     world.check_counters()
     assert world.settle(locks[1], COMPLETE) is None, "the receiver still holds the locks"
     assert world.sequences() == [1, 3]

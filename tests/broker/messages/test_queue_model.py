@@ -302,13 +302,13 @@ class QueueMachine(QueueDriver):
         box, lock = self.draw_lock(data)
         is_held = self.model.holds(lock.token, now_ms=self.now_ms)
         composed = self.compose(specs)
-        _, told = self.world.submit(*(data for data, _, _ in composed))
+        _, reported = self.world.submit(*(data for data, _, _ in composed))
         self.world.start_settling(lock, settlement, kind=KINDS[box], reason="why")
         if self._die(moment):
             self.told_of_send(composed)
             if is_held:
                 self.told_of_settlement(lock, settlement)
-        assert told == []
+        assert reported == []
         self.came_back()
 
     def _die(self, moment):

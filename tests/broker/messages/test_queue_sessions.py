@@ -88,10 +88,10 @@ def test_a_settlement_on_its_way_that_fails_after_the_session_was_closed_loses_n
     receiver = world.accept("a", credit=2)
 
     with world.broken_disk():
-        told = world.start_settling(receiver.locks[0], COMPLETE)
+        reported = world.start_settling(receiver.locks[0], COMPLETE)
         receiver.close()
 
-    assert told[0].condition == "amqp:internal-error"
+    assert reported[0].condition == "amqp:internal-error"
     assert world.accept("a", credit=9).sequences == [1, 2]
     world.check_counters()
 
@@ -111,6 +111,27 @@ def test_an_abandon_on_its_way_when_the_session_is_closed_keeps_the_order(world)
     seeker.flow(5)
 
     assert seeker.sequences == [1, 2, 3]
+
+
+@pytest.mark.req("B-06")
+def test_a_link_that_closes_while_its_lost_session_comes_back_does_not_end_it_twice(world):
+    send(world, "a", "a", "a")
+    receiver = world.accept("a", credit=1)
+    seeker = wait_for_session(world)
+    world.clock.advance(30)
+
+    world.namespace.tick()  # the lock has expired, and the disk has not answered yet
+    receiver.close()
+    world.namespace.run()
+    if seeker.session is not None:
+        seeker.flow(1)
+    world.flush()
+    seeker.flow(5)
+
+    assert seeker.sequences == [1, 2, 3]
+    assert world.queue().main.sessions.is_held("a")
+    assert not receiver.has_lost_session  # its link is closed already
+    assert world.queue().main.attached == 1
 
 
 # -- next available ---------------------------------------------------------------------------
@@ -137,9 +158,9 @@ def test_an_undelivered_message_returns_to_its_session(world):
     """Receive-and-delete from a session whose link closes in between."""
     send(world, "a", "a")
     receiver = world.accept("a")
-    queue, told = world.queue(), []
+    queue, reported = world.queue(), []
     [message] = queue.main.take(receiver.session, 1)
-    queue.remove(queue.main, [message], told.append)
+    queue.remove(queue.main, [message], reported.append)
     world.flush()
     receiver.close()
 

@@ -223,11 +223,11 @@ class SessionMachine(WorldMachine):
         if held.tokens and held.until_ms > self.now_ms:
             token = data.draw(st.sampled_from(list(held.tokens)))
             lock = self.world.queue().main.locks[token]
-            told = self.world.start_settling(lock, settlement)
+            reported = self.world.start_settling(lock, settlement)
             self.settled(name, token, settlement)
             held.receiver.close()
             self.world.flush()
-            assert told == [None]
+            assert reported == [None]
         else:
             held.receiver.close()
         self.release(name, counted=False)

@@ -221,12 +221,12 @@ def test_a_portion_is_released_once_however_slow_the_disk_is(make_world):
 def test_a_fan_out_to_a_subscription_that_is_deleted_meanwhile(make_world):
     world = make_world(topic(), sub("a"), sub("b"))
 
-    _, told = world.submit(encoded(BIG), to="t")
+    _, reported = world.submit(encoded(BIG), to="t")
     world.namespace.delete(world.queue(at("a")))
     world.flush()
     clean_up(world)
 
-    assert told == [None]
+    assert reported == [None]
     assert list(shared_bodies(world).values()) == [1]
     assert bodies(world, at("b")) == [BIG]
 

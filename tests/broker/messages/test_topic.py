@@ -304,9 +304,9 @@ def test_a_broken_disk_keeps_a_message_from_all_subscriptions(make_world):
     names = [at(name) for name in ("a", "b", "s", "fails", "forwards")] + ["q"]
 
     with world.broken_disk():
-        _, told = world.submit(message, to="t")
+        _, reported = world.submit(message, to="t")
 
-    assert [error.condition for error in told] == ["amqp:internal-error"]
+    assert [error.condition for error in reported] == ["amqp:internal-error"]
     assert all(bodies(world, name) == bodies(world, name, DEAD) == [] for name in names)
     check_file(world)
 

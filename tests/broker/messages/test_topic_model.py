@@ -118,8 +118,8 @@ class PlainSubscription:
         return [{**message.properties, **adds} for adds in found]
 
     def dead_letter(self, message, why):
-        told = {**message.properties, "DeadLetterReason": why}
-        self.dead.append(Plain(message.tag, {k: v for k, v in told.items() if v is not None}))
+        properties = {**message.properties, "DeadLetterReason": why}
+        self.dead.append(Plain(message.tag, {k: v for k, v in properties.items() if v is not None}))
 
 
 class PlainTopic:
@@ -258,8 +258,8 @@ class TopicMachine(WorldMachine):
 
         assert [body_of(lock.message) for lock in locks] == [m.tag for m in expected]
         for lock, message in zip(locks, expected, strict=True):
-            told = self.world.settle(lock, settlement, of=at(name), properties=properties)
-            assert told is None
+            reported = self.world.settle(lock, settlement, of=at(name), properties=properties)
+            assert reported is None
             self.settled(known, message, settlement, properties)
 
     def settled(self, known, message, settlement, properties):
@@ -306,7 +306,7 @@ class TopicMachine(WorldMachine):
     @rule(specs=st.lists(MESSAGES, min_size=1, max_size=2), moment=st.sampled_from("abc"))
     def crash_while_sending(self, specs, moment):
         composed = self.compose(specs)
-        _, told = self.world.submit(*(data for data, _ in composed), to="t")
+        _, reported = self.world.submit(*(data for data, _ in composed), to="t")
         store = self.world.namespace.store
         if moment == "b":
             store.apply()
@@ -317,7 +317,7 @@ class TopicMachine(WorldMachine):
 
         self.world.crash()
 
-        assert told == []
+        assert reported == []
 
     @precondition(lambda self: self.model.subscriptions)
     @rule(
@@ -331,21 +331,21 @@ class TopicMachine(WorldMachine):
         name, (settlement, properties) = self.draw_name(data), how
         self.tick()
         locks = self.world.receive(1, of=at(name))
-        told = []
+        reported = []
         with self.world.broken_disk():
-            told.append(self.world.submit(*(d for d, _ in self.compose(specs)), to="t")[1])
+            reported.append(self.world.submit(*(d for d, _ in self.compose(specs)), to="t")[1])
             for lock in locks:
-                told.append(
+                reported.append(
                     self.world.start_settling(lock, settlement, of=at(name), properties=properties)
                 )
-        assert {error.condition for [error] in told} == {"amqp:internal-error"}
+        assert {error.condition for [error] in reported} == {"amqp:internal-error"}
         if not tries_again:
             settlement, properties = Settlement.RELEASE, None
         known = self.model.subscriptions[name]
         active = [message for message in known.main if not message.is_deferred]
         for lock, message in zip(locks, active[:1], strict=True):
-            told = self.world.settle(lock, settlement, of=at(name), properties=properties)
-            assert told is None
+            reported = self.world.settle(lock, settlement, of=at(name), properties=properties)
+            assert reported is None
             self.settled(known, message, settlement, properties)
 
     # what must hold

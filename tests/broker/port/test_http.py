@@ -87,14 +87,14 @@ def test_the_meter_is_json_and_needs_the_manage_claim(site):
     site.namespace.meter.of("orders").send += 3
 
     answer = site.ask("GET", "/$meter")
-    told = json.loads(answer.body)
+    reported = json.loads(answer.body)
 
     assert answer.status == 200
-    assert told["namespace"] == "local"
-    orders = told["entities"]["orders"]
+    assert reported["namespace"] == "local"
+    orders = reported["entities"]["orders"]
     assert {kind: count for kind, count in orders.items() if count} == {"send": 3, "total": 3}
     assert orders["emptyReceive"] == 0
-    assert told["total"]["total"] == 3
+    assert reported["total"]["total"] == 3
 
 
 @pytest.mark.parametrize("authorization", [None, "nonsense", token(SENDER)])

@@ -23,9 +23,9 @@ class Bench:
         self.committer = Committer(
             self.store,
             self.loop,
-            after_commit=after_commit or (lambda: self.after_commit.append(list(self.told))),
+            after_commit=after_commit or (lambda: self.after_commit.append(list(self.reported))),
         )
-        self.told = []
+        self.reported = []
         self.commits = []
         self.gate = threading.Event()
         self.gate.set()
@@ -48,7 +48,7 @@ class Bench:
     def write(self, name):
         """A change, and somebody who waits for it."""
         self.change(name)
-        self.committer.when_durable(lambda error, who: self.told.append((who, error)), name)
+        self.committer.when_durable(lambda error, who: self.reported.append((who, error)), name)
 
     def turn(self, turns=1):
         for _ in range(turns):
@@ -95,11 +95,11 @@ def test_no_callback_runs_before_the_commit(bench):
 
     bench.begin_commit()
     bench.turn(3)
-    assert bench.told == []
+    assert bench.reported == []
     assert bench.names() == []
     bench.flush()
 
-    assert bench.told == [("a", None)]
+    assert bench.reported == [("a", None)]
     assert bench.names() == ["a"]
 
 
@@ -109,8 +109,8 @@ def test_callbacks_run_in_order_and_output_is_sent_once_after_them(bench):
 
     bench.flush()
 
-    assert bench.told == [("a", None), ("b", None), ("c", None)]
-    assert bench.after_commit[-1] == bench.told
+    assert bench.reported == [("a", None), ("b", None), ("c", None)]
+    assert bench.after_commit[-1] == bench.reported
     assert len(bench.commits) == 1
 
 
@@ -123,7 +123,7 @@ def test_changes_made_while_the_disk_is_busy_share_the_next_commit(bench):
     bench.flush()
 
     assert len(bench.commits) == 2
-    assert len(bench.told) == 51
+    assert len(bench.reported) == 51
     assert len(bench.after_commit) == 2
 
 
@@ -135,11 +135,11 @@ def test_commits_run_on_a_thread_of_their_own(bench):
 
 
 def test_without_a_change_nothing_is_committed(bench):
-    bench.committer.when_durable(bench.told.append)
+    bench.committer.when_durable(bench.reported.append)
 
     bench.flush()
 
-    assert bench.told == [None]
+    assert bench.reported == [None]
     assert bench.commits == []
 
 
@@ -147,13 +147,13 @@ def test_without_a_change_nothing_is_committed(bench):
 def test_a_callback_without_a_change_waits_for_earlier_changes(bench):
     bench.write("a")
     bench.begin_commit()
-    bench.committer.when_durable(lambda error: bench.told.append(("b", error)))
+    bench.committer.when_durable(lambda error: bench.reported.append(("b", error)))
 
     bench.turn(3)
-    assert bench.told == []
+    assert bench.reported == []
     bench.flush()
 
-    assert bench.told == [("a", None), ("b", None)]
+    assert bench.reported == [("a", None), ("b", None)]
 
 
 FAILURES = {
@@ -176,7 +176,7 @@ def test_a_failed_commit_fails_its_changes_and_all_later_ones(bench, failure, ca
     bench.flush()
 
     # c may build on a and b, so it is refused with them, and taken back first; d is new.
-    assert bench.told == [("c", failure), ("b", failure), ("a", failure), ("d", None)]
+    assert bench.reported == [("c", failure), ("b", failure), ("a", failure), ("d", None)]
     assert bench.names() == ["d"]
     assert "local.db cannot be written" in caplog.text
 
@@ -193,26 +193,26 @@ def test_failed_statements_fail_their_group_and_later_ones_work(bench, failure, 
     bench.write("a")
     bench.write("b")
     bench.flush()
-    assert bench.told == [("b", failure), ("a", failure)]
+    assert bench.reported == [("b", failure), ("a", failure)]
     monkeypatch.setattr(bench.store, "apply", real)
     bench.write("c")
 
     bench.flush()
 
-    assert bench.told[2:] == [("c", None)]
+    assert bench.reported[2:] == [("c", None)]
     assert bench.names() == ["c"]
 
 
 def test_a_value_that_the_file_cannot_hold_fails_its_group_and_no_other(bench):
     bench.store.create_entity("huge", "queue", {}, 0, now_ms=2**64)
-    bench.committer.when_durable(lambda error: bench.told.append(type(error)))
+    bench.committer.when_durable(lambda error: bench.reported.append(type(error)))
     bench.flush()
-    assert bench.told == [OverflowError]
+    assert bench.reported == [OverflowError]
 
     bench.write("a")
     bench.flush()
 
-    assert bench.told[1:] == [("a", None)]
+    assert bench.reported[1:] == [("a", None)]
 
 
 def test_a_failing_callback_does_not_stop_the_others(bench, caplog):
@@ -226,7 +226,7 @@ def test_a_failing_callback_does_not_stop_the_others(bench, caplog):
     with caplog.at_level(logging.ERROR):
         bench.flush()
 
-    assert bench.told == [("b", None)]
+    assert bench.reported == [("b", None)]
     assert "over my own feet" in caplog.text
 
 
@@ -236,7 +236,7 @@ def test_changes_made_in_a_callback_go_with_the_next_commit(bench):
 
     bench.flush()
 
-    assert bench.told == [("b", None)]
+    assert bench.reported == [("b", None)]
     assert len(bench.commits) == 2
 
 
@@ -250,7 +250,7 @@ def test_a_failure_after_the_commit_does_not_stop_the_committer(tmp_path, caplog
     with caplog.at_level(logging.ERROR):
         bench.flush()
 
-    assert bench.told == [("b", None)]
+    assert bench.reported == [("b", None)]
     bench.end()
 
 
@@ -272,7 +272,7 @@ def test_stopping_flushes_and_ends_the_thread(tmp_path):
 
     bench.loop.run_until_complete(bench.committer.stop())
 
-    assert bench.told == [("a", None)]
+    assert bench.reported == [("a", None)]
     assert bench.names() == ["a", "b"]
     assert committing_threads() == []
     bench.store.close()

@@ -44,7 +44,7 @@ __all__ = [
     "SettlementGroup",
 ]
 
-_FAREWELL_SECONDS: Final = 2.0
+_CLOSE_SECONDS: Final = 2.0
 _now = time.monotonic
 
 
@@ -110,7 +110,7 @@ class Connection:
             self.abort()
             raise
 
-    def close(self, seconds: float = _FAREWELL_SECONDS) -> None:
+    def close(self, seconds: float = _CLOSE_SECONDS) -> None:
         """Close it, and wait a little for the peer's answer. Never raises."""
         if not self.is_over:
             self._is_closing = True
@@ -140,20 +140,19 @@ class Connection:
         """Exchange bytes until `done()`. Raises PeerSilent at the time `until` (monotonic)."""
         begun = _now()
         if not self.wait_quietly(done, until):
-            raise PeerSilent(
-                f"{self.host}:{self.port} did not answer within {until - begun:.1f} s: "
-                f"waited for {what}"
-            )
+            seconds = until - begun  # below 0 if earlier waits have used up the time
+            when = f"within {seconds:.1f} s" if seconds > 0 else "in time"
+            raise PeerSilent(f"{self.host}:{self.port} did not answer {when}: waited for {what}")
 
     def wait_quietly(self, done: Callable[[], object], until: float) -> bool:
         """Like `wait`, but returns False instead of raising PeerSilent."""
         self._protocol.engine.resume_listening()
         while not done():
             now = _now()
+            due = min(until, self._next_deadline(now))  # heartbeats: also for one that never waits
             if now >= until:
                 self.exchange(0.0)  # count what arrived in the last moment
                 return bool(done())
-            due = min(until, self._next_deadline(now))
             self.exchange(max(due - _now(), 0.0))  # read the time again: upkeep may have taken long
         return True
 

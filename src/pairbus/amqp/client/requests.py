@@ -6,13 +6,14 @@ dropped.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from pairbus.amqp.client.blocking import Connection
-from pairbus.amqp.client.links import ClientError, ClientReceiverLink
+from pairbus.amqp.client.blocking import Connection, Delivery
+from pairbus.amqp.client.links import ClientError, ClientReceiverLink, ClientSenderLink
 from pairbus.amqp.codec.sections import APPLICATION_PROPERTIES, CORRELATION_ID, PROPERTIES, VALUE
 from pairbus.amqp.codec.types import Described, ULong
 from pairbus.amqp.codec.values import decode, encode
@@ -87,7 +88,8 @@ class RequestLinks:
         connection.wait(lambda: requests.credit > 0 or not self.alive, until, what)
         self._check()
         number = uuid4()
-        ticket = requests.send(_request(self._fields(number, reply_to), properties, body))
+        fields = _fields(number, self._address if reply_to else None)
+        delivery = requests.send(_request(fields, properties, body))
         found: list[Response] = []
 
         def is_answered() -> bool:
@@ -96,17 +98,14 @@ class RequestLinks:
                 found.extend(answer for asked, answer in _responses(taken) if asked == number)
                 if answers.credit < _CREDIT // 2:
                     answers.grant(_CREDIT)
-            refused = ticket.outcome is not None and (
-                ticket.outcome.kind is not OutcomeKind.ACCEPTED
-            )
-            return bool(found) or refused or not self.alive
+            return bool(found) or _is_refused(delivery) or not self.alive
 
         connection.wait(is_answered, until, what)
         if found:
             return found[0]
         self._check()
-        assert ticket.outcome is not None
-        raise RequestRefused(f"{self._address!r} refused the request", ticket.outcome.error)
+        assert delivery.outcome is not None
+        raise RequestRefused(f"{self._address!r} refused the request", delivery.outcome.error)
 
     def ask_all(
         self,
@@ -115,39 +114,82 @@ class RequestLinks:
         until: float,
         reply_to: bool = True,
     ) -> list[Response | None]:
-        """Send several requests at once, each with properties and body.
+        """Send several requests, each with properties and body, without waiting for each answer.
 
-        Returns None for a request that was not sent or not answered. Send it again with `ask`,
-        which raises the reason if it fails.
+        Returns None for a request that was not sent, refused, or not answered. Send it again with
+        `ask`, which raises the reason if it fails.
         """
-        connection, requests, answers = self._connection, self._requests, self._answers
-        found: dict[UUID, Response] = {}
-        numbers: list[UUID] = []
+        pending = self.start(asked, reply_to=reply_to)
+        self._connection.wait_quietly(pending.proceed, until)
+        return pending.answers()
 
-        def is_answered() -> bool:
-            if answers.inbox:
-                taken, answers.inbox = answers.inbox, []
-                found.update((one, answer) for one, answer in _responses(taken) if one in numbers)
-            return len(found) == len(numbers) or not self.alive
-
-        connection.wait_quietly(lambda: requests.credit > 0 or not self.alive, until)
-        self._check()
-        for properties, body in asked[: min(requests.credit, answers.credit)]:
-            number = uuid4()
-            numbers.append(number)
-            requests.send(_request(self._fields(number, reply_to), properties, body))
-        connection.wait_quietly(is_answered, until)
-        if answers.credit < _CREDIT // 2:
-            answers.grant(_CREDIT)
-        replies = [found.get(number) for number in numbers]
-        return replies + [None] * (len(asked) - len(replies))
-
-    def _fields(self, number: UUID, reply_to: bool) -> list[Any]:
-        return [number, None, None, None, self._address] if reply_to else [number]
+    def start(
+        self, asked: Sequence[tuple[Mapping[str, Any], Any]], *, reply_to: bool = True
+    ) -> PendingRequests:
+        """Like `ask_all`, for a caller that waits for several pairs of links at the same time."""
+        reply_address = self._address if reply_to else None
+        return PendingRequests(self, self._requests, self._answers, asked, reply_address)
 
     def _check(self) -> None:
         for link in (self._requests, self._answers):
             link.check()
+
+
+class PendingRequests:
+    """Requests of one pair of links, which are sent as there is credit for them."""
+
+    def __init__(
+        self,
+        links: RequestLinks,
+        requests: ClientSenderLink,
+        answers: ClientReceiverLink,
+        asked: Sequence[tuple[Mapping[str, Any], Any]],
+        reply_to: str | None,
+    ) -> None:
+        self._links = links
+        self._requests = requests
+        self._answers = answers
+        self._reply_to = reply_to
+        self._left = deque(asked)
+        self._sent: dict[UUID, Delivery] = {}
+        self._found: dict[UUID, Response] = {}
+
+    def proceed(self) -> bool:
+        """Take the answers that have come, and send what there is credit for. Returns whether all
+        requests are answered or refused, or no more answers can come.
+        """
+        requests, answers, sent, found = self._requests, self._answers, self._sent, self._found
+        if answers.inbox:
+            taken, answers.inbox = answers.inbox, []
+            found.update((one, answer) for one, answer in _responses(taken) if one in sent)
+            if answers.credit < _CREDIT // 2:
+                answers.grant(_CREDIT)
+        if not self._links.alive:
+            return True
+        waiting = sum(
+            number not in found and not _is_refused(delivery) for number, delivery in sent.items()
+        )
+        # Each answer needs credit, too: this may be more than a link has credit for.
+        while self._left and requests.credit > 0 and waiting < answers.credit:
+            properties, body = self._left.popleft()
+            number = uuid4()
+            fields = _fields(number, self._reply_to)
+            sent[number] = requests.send(_request(fields, properties, body))
+            waiting += 1
+        return not self._left and not waiting
+
+    def answers(self) -> list[Response | None]:
+        """In the order of the requests; None for one that was not answered."""
+        return [*map(self._found.get, self._sent), *[None] * len(self._left)]
+
+
+def _fields(number: UUID, reply_to: str | None) -> list[Any]:
+    return [number] if reply_to is None else [number, None, None, None, reply_to]
+
+
+def _is_refused(delivery: Delivery) -> bool:
+    outcome = delivery.outcome
+    return outcome is not None and outcome.kind is not OutcomeKind.ACCEPTED
 
 
 def _request(fields: list[Any], properties: Mapping[str, Any], body: Any) -> bytes:

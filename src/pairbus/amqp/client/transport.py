@@ -132,7 +132,11 @@ def _connect(host: str, port: int, until: float) -> socket.socket:
     except UnicodeError as error:
         raise OSError(f"{host!r} is no name of a host") from error
     for family, kind, protocol, _, address in found:
-        sock = socket.socket(family, kind, protocol)
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:  # this machine has no such addresses, as without IPv6
+            failure = error
+            continue
         try:
             sock.settimeout(_left(until))
             sock.connect(address)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from pairbus.amqp.codec.sections import (
     APPLICATION_PROPERTIES,
+    DATA8,
+    DATA32,
     FOOTER,
     GROUP_ID,
     HEADER,
@@ -21,7 +23,6 @@ from pairbus.amqp.codec.values import PAST_THE_END, MalformedMessage, encode, sk
 
 BATCH_FORMAT = 0x80013700
 
-_DATA8, _DATA32 = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
 _ENVELOPE = frozenset(
     bytes((0x00, 0x53, section)) for section in (*range(HEADER, APPLICATION_PROPERTIES + 1), FOOTER)
 )
@@ -36,11 +37,11 @@ def split_batch(data: bytes) -> list[bytes]:
     try:
         while pos < end:
             head = data[pos : pos + 4]
-            if head == _DATA32:
+            if head == DATA32:
                 start = pos + 8
                 pos = start + u32(data, pos + 4)[0]
                 messages.append(data[start:pos])
-            elif head == _DATA8:
+            elif head == DATA8:
                 start = pos + 5
                 pos = start + data[pos + 4]
                 messages.append(data[start:pos])
@@ -75,7 +76,7 @@ def build_batch(
     for message in messages:
         size = len(message)
         if size < 256:
-            pieces += (_DATA8, bytes((size,)), message)
+            pieces += (DATA8, bytes((size,)), message)
         else:
-            pieces += (_DATA32, size.to_bytes(4, "big"), message)
+            pieces += (DATA32, size.to_bytes(4, "big"), message)
     return b"".join(pieces)

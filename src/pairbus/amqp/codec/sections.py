@@ -60,6 +60,8 @@ _FORMS: dict[bytes, tuple[int, int]] = {
     for constructor, size_bytes in forms.items()
 }
 _VALUE_DESCRIPTOR = bytes((0x00, 0x53, VALUE))
+DATA8, DATA32 = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
+"""The first bytes of a data section, whose size takes one byte or four."""
 
 _HEADER_FIELDS = ((bool, "durable"), (UByte, "priority"), (UInt, "ttl"))
 
@@ -263,7 +265,6 @@ _FRONT: Final = {
     for head, (section, size_bytes) in _FORMS.items()
     if section <= APPLICATION_PROPERTIES and size_bytes
 }
-_DATA8, _DATA32 = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
 _OTHER_BODY: Final = frozenset(bytes((0x00, 0x53, one)) for one in (SEQUENCE, VALUE, FOOTER))
 
 
@@ -306,9 +307,9 @@ def _scan(data: bytes) -> Sections | None:
     body = pos
     while pos < end:
         head = data[pos : pos + 4]
-        if head == _DATA32:
+        if head == DATA32:
             pos += 8 + u32(data, pos + 4)[0]
-        elif head == _DATA8:
+        elif head == DATA8:
             pos += 5 + data[pos + 4]
         elif head[:3] in _OTHER_BODY:
             pos = skip(data, pos + 3)

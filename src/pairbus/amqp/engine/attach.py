@@ -43,11 +43,6 @@ class RemoteAttach:
     max_message_size: int = 0
     """0: none given."""
 
-    @property
-    def is_refusal(self) -> bool:
-        """Neither source nor target: the error follows in a detach."""
-        return not (self.has_source or self.has_target)
-
 
 def terminus(
     kind: int, like: Described | None, *, filter: Mapping[str, object] | None = None

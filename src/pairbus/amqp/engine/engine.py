@@ -28,7 +28,7 @@ from pairbus.amqp.engine.session import Session
 from pairbus.amqp.engine.wire import EngineLimits, IdleTimer, Wire
 from pairbus.amqp.frames import CLOSE, DISPOSITION, OPEN, TRANSFER, FrameError
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.amqp.sasl import Handshake, Identity, SaslClient, SaslServer
+from pairbus.amqp.sasl import Handshake, SaslClient, SaslServer
 
 _EMPTY_DISPOSITIONS_MAX: Final = 10_000
 _ATTACH_SIZE_MAX: Final = 16 * 1024
@@ -57,8 +57,6 @@ class Engine:
         if isinstance(sasl, SaslClient if server else SaslServer):
             raise TypeError(f"{type(sasl).__name__} is not for the role server={server}")
         self._wire = Wire(limits, is_server=server)
-        self.identity: Identity | None = None
-        """The identity that the peer claimed. None if SASL was skipped or has not ended."""
         self.error: AmqpError | None = None
         """The reason if the connection ended with an error of either side.
 
@@ -83,8 +81,8 @@ class Engine:
         self._idle = IdleTimer(idle_ms / 1000 if idle_ms else None)
         handshake = Handshake(sasl)
         self._handshake: Handshake | None = handshake
-        self._greeting = handshake.take_output()
-        self._muted = server or handshake.speaking_sasl
+        self._handshake_output = handshake.take_output()
+        self._muted = server or handshake.speaking_sasl  # AMQP output waits for the handshake
         if not server:
             self._wire.out.append(frames.AMQP_HEADER)
 
@@ -95,7 +93,7 @@ class Engine:
         events: list[Event] = []
         if self.is_over:
             return events
-        self._idle.heard = True
+        self._idle.has_received = True
         try:
             if self._handshake is not None:
                 data = self._shake_hands(data, events)
@@ -111,8 +109,7 @@ class Engine:
         handshake = self._handshake
         assert handshake is not None
         data = handshake.receive(data)
-        self._greeting += handshake.take_output()
-        self.identity = handshake.identity
+        self._handshake_output += handshake.take_output()
         if handshake.failure is not None:
             self._wire.out.clear()
             if handshake.failure.condition != "amqp:unauthorized-access":
@@ -315,14 +312,14 @@ class Engine:
         wire = self._wire
         wire.end_run()
         out = wire.out
-        if self._greeting or self._muted:
-            greeting, self._greeting = self._greeting, b""
+        if self._handshake_output or self._muted:
+            first, self._handshake_output = self._handshake_output, b""
             if self._muted:
-                return greeting
-            out.insert(0, greeting)
+                return first
+            out.insert(0, first)
         if not out:
             return b""
-        self._idle.spoke = True
+        self._idle.has_sent = True
         data = out[0] if len(out) == 1 else b"".join(out)
         out.clear()
         return data
@@ -330,7 +327,7 @@ class Engine:
     @property
     def has_output(self) -> bool:
         self._wire.end_run()
-        return bool(self._greeting) or (bool(self._wire.out) and not self._muted)
+        return bool(self._handshake_output) or (bool(self._wire.out) and not self._muted)
 
     @property
     def pending(self) -> int:
@@ -355,7 +352,7 @@ class Engine:
     def tick(self, *, now: float) -> float | None:
         """Let time pass (monotonic seconds): heartbeats, idle time-out.
 
-        Returns when to call it again. It may make output. It may end the connection: then `closed`
+        Returns when to call it again. It may make output. It may end the connection: then `is_over`
         is true, and `error` has the reason.
         """
         if self.is_over or self._muted or self._locally_closed:
@@ -366,7 +363,7 @@ class Engine:
             self._say_close(error)
             self._over(error, [])
             return None
-        if self._idle.must_speak(now) and not self.has_output:
+        if self._idle.is_heartbeat_due(now) and not self.has_output:
             self._wire.out.append(frames.HEARTBEAT)
         return self._idle.next_tick(now)
 
@@ -377,14 +374,14 @@ class Engine:
 
     def resume_listening(self) -> None:
         """Restart the idle time-out, for a caller that has not read for a while."""
-        self._idle.heard = True
+        self._idle.has_received = True
 
     # -- endings ------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
         """Nothing more will be read or sent: the socket may be closed."""
-        return self.is_over and not self._greeting and not self._wire.out
+        return self.is_over and not self._handshake_output and not self._wire.out
 
     def close(self, error: AmqpError | None = None) -> None:
         """Close the connection. All handles are dead at once; `closed` when the peer has answered.
@@ -395,11 +392,11 @@ class Engine:
             return
         if error is not None:
             self.error = error
-        has_spoken = self._opened[0] and self._handshake is None
+        has_opened = self._opened[0] and self._handshake is None
         self._say_close(error)
         self._locally_closed = True
         # Until the handshake has ended, there is no answer to wait for.
-        self.is_over = not has_spoken
+        self.is_over = not has_opened
         self._forget_all()
 
     def free(self) -> None:
@@ -407,7 +404,7 @@ class Engine:
         self.is_over = True
         self._forget_all()
         self._wire.out.clear()
-        self._greeting = b""
+        self._handshake_output = b""
         self._held.clear()
 
     def _fail(self, error: AmqpError, events: list[Event]) -> None:

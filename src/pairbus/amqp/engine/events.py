@@ -46,8 +46,8 @@ class SessionEnded:
 class Attached:
     """The peer attached a link, to be accepted or refused now or later.
 
-    In the client role also: the peer answered our attach, which needs no reaction. A refused attach
-    comes as `Attached` with `link.remote.is_refusal`, then `Detached` with the error.
+    In the client role also: the peer answered our attach, which needs no reaction. If it refuses,
+    `link.remote` has neither source nor target, and `Detached` with the error follows.
     """
 
     link: Link

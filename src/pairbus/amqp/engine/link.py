@@ -47,7 +47,7 @@ class Link:
         self.context: Any = None
         self._wire = session._wire
         self._opened = False  # our attach was sent
-        self._credit = 0
+        self._credit = 0  # of a sender, minus the messages that wait for credit
         self._unsettled = 0  # how many of the session's deliveries are of this link
         self._delivery_count = 0
         self._drain = False  # the receiver (either side) wants the credit used up or returned
@@ -137,12 +137,11 @@ class Link:
         if self._waiting:
             self._send_waiting()
 
-    def refuse(self, error: AmqpError) -> None:
-        """Answer the peer's attach with "no": null termini, then a detach with the error."""
-        self.close(error)
-
     def close(self, error: AmqpError | None = None) -> None:
-        """Detach for good. Its deliveries are forgotten; the peer's answer is not reported."""
+        """Detach for good. Its deliveries are forgotten; the peer's answer is not reported.
+
+        As the answer to the peer's attach, it means "no": null termini, then the detach.
+        """
         self._detach(error, closed=True)
 
     def detach(self, error: AmqpError | None = None) -> None:
@@ -266,6 +265,7 @@ class Link:
     def drained(self) -> None:
         """Sender: there is nothing to send for the rest of the credit."""
         if self._drain and self.alive and self.is_sender:
+            # Credit is returned by counting the deliveries as if they had been sent.
             self._delivery_count = self._delivery_count + max(0, self._credit) & SERIAL
             self._credit = min(0, self._credit)
             self._flow()
@@ -338,6 +338,8 @@ class Link:
             session._remote_window -= 1
             session._next_outgoing_id = session._next_outgoing_id + 1 & SERIAL
             return
+        if delivery.settled:
+            wire.end_run()  # a reply must not overtake the answer to its request
         for frame in transfer_frames(
             channel=session.channel,
             handle=self.handle,

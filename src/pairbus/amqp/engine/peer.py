@@ -55,7 +55,7 @@ def transfer(session: Session, data: bytes, at: int, end: int, events: list[Even
     wire, size = session._wire, end - payload
     link._delivery_count = link._delivery_count + 1 & SERIAL
     link._credit -= 1
-    if link._credit < 0 and not wire.is_server:
+    if link._credit < 0 and not wire.is_server:  # the Python SDK sends without credit
         raise FrameError("amqp:link:transfer-limit-exceeded", "a transfer without credit")
     if link._sink is not None:
         if size > link._size_max:
@@ -311,7 +311,7 @@ def _link_flow(link: Link, fields: list[Any], events: list[Event]) -> None:
     count: int = field(fields, 5, UInt, "flow", "delivery-count", optional=True) or 0
     if link.is_sender:
         credit: int = field(fields, 6, UInt, "flow", "link-credit", optional=True) or 0
-        # The receiver's credit counts from what it had seen by then.
+        # The receiver's credit counts from what it had seen by then, not from what we have sent.
         unseen = link._delivery_count - count & SERIAL
         link._credit = max(0, credit - unseen) - len(link._waiting)
         link._drain = len(fields) > 8 and fields[8] is True
@@ -321,6 +321,7 @@ def _link_flow(link: Link, fields: list[Any], events: list[Event]) -> None:
         if type(last) is not Flowed or last.link is not link:  # the event has no figures of its own
             events.append(Flowed(link))
         return
+    # The answer to a drain: the sender returns credit by counting it as deliveries.
     skipped = count - link._delivery_count & SERIAL
     if link._drain and 0 < skipped <= max(0, link._credit):
         link._delivery_count = count

@@ -52,7 +52,7 @@ class Session:
         self.channel = channel
         """Ours."""
         self.alive = True
-        # `Link` and `Delivery` stand on this, so it cannot name them.
+        # Any: the modules of `Link` and `Delivery` import this one.
         self._links: dict[int, Any] = {}  # by our handle, until the peer has detached its end
         self._by_remote_handle: dict[int, Any] = {}
         self._names: dict[tuple[str, bool], Any] = {}

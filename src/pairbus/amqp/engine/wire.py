@@ -58,7 +58,7 @@ class Wire:
         self._channel = self._first = self._last = 0
 
     def dispose(self, channel: int, said: Statement, number: int) -> None:
-        """Send the peer the state of a delivery."""
+        """Send the peer the state of a delivery. It waits for others, until `end_run`."""
         if said is self._said and number == self._last + 1 and channel == self._channel:
             self._last = number
             return
@@ -82,15 +82,17 @@ class Wire:
 
 
 class IdleTimer:
-    """When to give up on the peer, and when to send a heartbeat."""
+    """When to give up on the peer, and when to send a heartbeat. Ask once for each tick: a question
+    also notes that something was received or sent.
+    """
 
     def __init__(self, silence_seconds: float | None) -> None:
         """`silence_seconds`: after this much silence, give up on the peer. None: never."""
         self._silence_seconds = silence_seconds
-        self._heard_until = self._speak_at = 0.0
-        self.heard = True
+        self._give_up_at = self._heartbeat_at = 0.0
+        self.has_received = True
         """Something came since the last tick."""
-        self.spoke = True
+        self.has_sent = True
         """Something was sent since the last tick."""
         self.peer_seconds = 0.0
         """The peer gives up on us after this much silence. 0: never."""
@@ -98,25 +100,25 @@ class IdleTimer:
     def is_peer_silent(self, now: float) -> bool:
         if self._silence_seconds is None:
             return False
-        if self.heard:
-            self.heard = False
-            self._heard_until = now + self._silence_seconds
-        return now >= self._heard_until
+        if self.has_received:
+            self.has_received = False
+            self._give_up_at = now + self._silence_seconds
+        return now >= self._give_up_at
 
-    def must_speak(self, now: float) -> bool:
+    def is_heartbeat_due(self, now: float) -> bool:
         if not self.peer_seconds:
             return False
-        is_due = not self.spoke and now >= self._speak_at
-        if self.spoke or is_due:
-            self.spoke = False
-            self._speak_at = now + self.peer_seconds / 2
+        is_due = not self.has_sent and now >= self._heartbeat_at
+        if self.has_sent or is_due:
+            self.has_sent = False
+            self._heartbeat_at = now + self.peer_seconds / 2
         return is_due
 
     def next_tick(self, now: float) -> float | None:
         deadlines = []
         if self._silence_seconds is not None:
-            deadlines.append(self._heard_until)
+            deadlines.append(self._give_up_at)
         if self.peer_seconds:
-            deadlines.append(self._speak_at)
+            deadlines.append(self._heartbeat_at)
         # A peer may ask for a heartbeat every millisecond. This sets a minimum interval.
         return max(min(deadlines), now + _TICK_SECONDS_MIN) if deadlines else None

@@ -99,7 +99,7 @@ async def create_rule(
     request: AdminRequest, content: Element
 ) -> tuple[Subscription, RuleDescription]:
     subscription, name = request.subscription(), request.target.rule or ""
-    if name.lower() in [one.name.lower() for one in subscription.description.rules]:
+    if subscription.description.find_rule(name) is not None:
         raise conflict(f"{subscription.description} has a rule {name!r} already")
     with _config_errors():
         rule = _read_rule(request, content, name)

@@ -251,15 +251,15 @@ def _double_text(value: float) -> str:
 
 
 def read_keys(element: Element) -> tuple[Policy, ...]:
+    if len(element) > _KEYS_MAX:
+        raise bad_request(
+            f"There are {len(element)} authorization rules, but at most {_KEYS_MAX} are possible"
+        )
     policies = tuple(_read_key(one) for one in element)
     names = [policy.name.lower() for policy in policies]
     for name in names:
         if names.count(name) > 1:
             raise bad_request(f"There are two authorization rules with the KeyName {name!r}")
-    if len(policies) > _KEYS_MAX:
-        raise bad_request(
-            f"There are {len(policies)} authorization rules, but at most {_KEYS_MAX} are possible"
-        )
     return policies
 
 

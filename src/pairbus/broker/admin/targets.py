@@ -148,10 +148,10 @@ class AdminRequest:
 
     def rule(self, subscription: Subscription) -> RuleDescription:
         name = self.target.rule or ""
-        for rule in subscription.description.rules:
-            if rule.name.lower() == name.lower():
-                return rule
-        raise not_found(f"rule {shown(name)!r} of {subscription.description}")
+        found = subscription.description.find_rule(name)
+        if found is None:
+            raise not_found(f"rule {shown(name)!r} of {subscription.description}")
+        return found
 
 
 def _address(http: Request) -> RequestAddress:

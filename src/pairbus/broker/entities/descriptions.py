@@ -219,6 +219,10 @@ class SubscriptionDescription(EntityDescription):
                 f"{_SUBSCRIPTION_NAME_LENGTH_MAX} characters, and no '/'"
             )
 
+    def find_rule(self, name: str) -> RuleDescription | None:
+        """Names of rules are compared without case."""
+        return next((rule for rule in self.rules if rule.name.lower() == name.lower()), None)
+
     @property
     def topic_name(self) -> str:
         return self.name.partition(f"/{SUBSCRIPTIONS}/")[0]

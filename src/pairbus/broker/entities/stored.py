@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
@@ -120,7 +121,9 @@ def _read_rules(stored: list[dict[str, Any]]) -> tuple[RuleDescription, ...]:
 def _tagged(value: Any) -> Any:
     """JSON has no times, durations and UUIDs, but rules compare with them."""
     if isinstance(value, Mapping):
-        return {key: _tagged(inner) for key, inner in value.items()}
+        tagged = {key: _tagged(inner) for key, inner in value.items()}
+        # Names are the user's: a map that looks like a tagged value gets a tag of its own.
+        return {_MAP: tagged} if len(tagged) == 1 and {_MAP, *_TAGS} & tagged.keys() else tagged
     for tag, (kind, write, _) in _TAGS.items():
         if isinstance(value, kind):
             return {tag: write(value)}
@@ -134,14 +137,18 @@ def _untagged(value: Any) -> Any:
         ((tag, inner),) = value.items()
         if tag in _TAGS:
             return _TAGS[tag][2](inner)
+        if tag == _MAP:
+            value = inner
     return {key: _untagged(inner) for key, inner in value.items()}
 
 
+_MAP: Final = "$map"
 _TAGS: Final[dict[str, tuple[type, Any, Any]]] = {
     "$time": (datetime, datetime.isoformat, datetime.fromisoformat),
     "$duration": (timedelta, timedelta.total_seconds, lambda seconds: timedelta(seconds=seconds)),
     "$uuid": (UUID, str, UUID),
     "$bytes": (bytes, bytes.hex, bytes.fromhex),
+    "$decimal": (Decimal, str, Decimal),
 }
 
 

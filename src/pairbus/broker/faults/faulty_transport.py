@@ -233,10 +233,7 @@ class FaultyTransport:
             error = AmqpError(
                 "amqp:link:detach-forced", f"{entity!r} could not be reached for a while"
             )
-            if link.context is not None:
-                self._connection.end(link, error)
-            else:
-                link.refuse(error)
+            self._connection.end(link, error)
 
     # time
 

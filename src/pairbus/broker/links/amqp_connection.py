@@ -40,9 +40,10 @@ logger = logging.getLogger(__name__)
 _HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes received but not on the disk yet. Above this, reading pauses."""
 _DELIVERIES_AT_ONCE: Final = 100
+"""The output is counted after so many, so that its limit is not exceeded by much."""
 # Before its first valid token, a client needs two links to `$cbs`, and a few kilobytes.
-_STRANGERS_LINKS_MAX: Final = 8
-_STRANGERS_BYTES_MAX: Final = 64 * 1024
+_UNAUTHENTICATED_LINKS_MAX: Final = 8
+_UNAUTHENTICATED_BYTES_MAX: Final = 64 * 1024
 
 
 class AmqpConnection(asyncio.Protocol):
@@ -66,7 +67,7 @@ class AmqpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._handshake: asyncio.TimerHandle | None = None
         self._token_deadline: asyncio.TimerHandle | None = None
-        self._farewell: asyncio.TimerHandle | None = None
+        self._close_deadline: asyncio.TimerHandle | None = None
         self._engine_limits = EngineLimits(
             frame_size_max=limits.frame_size_max,
             links_max=limits.links_max,
@@ -79,8 +80,8 @@ class AmqpConnection(asyncio.Protocol):
             container_id=f"{namespace.name}-{uuid4().hex[:12]}",
             limits=replace(
                 self._engine_limits,
-                links_max=min(_STRANGERS_LINKS_MAX, limits.links_max),
-                incoming_window=_STRANGERS_BYTES_MAX,
+                links_max=min(_UNAUTHENTICATED_LINKS_MAX, limits.links_max),
+                incoming_window=_UNAUTHENTICATED_BYTES_MAX,
             ),
             sasl=SaslServer(self._authenticate),
         )
@@ -132,7 +133,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _failed(self) -> None:
         """A bug in the broker: close this connection with an error. The others are not affected."""
-        logger.exception("%s", self._peer)
+        logger.exception("the connection of %s failed", self._peer)
         self._engine.close(AmqpError("amqp:internal-error", "the broker failed; its log says why"))
         self._abort_later()
 
@@ -140,8 +141,8 @@ class AmqpConnection(asyncio.Protocol):
         """A closed engine has no idle timeout: a client that does not answer the close would keep
         its slot.
         """
-        if self._farewell is None and self._transport is not None:
-            self._farewell = self.namespace.loop.call_later(
+        if self._close_deadline is None and self._transport is not None:
+            self._close_deadline = self.namespace.loop.call_later(
                 self._limits.handshake_seconds, self._transport.abort
             )
 
@@ -153,14 +154,11 @@ class AmqpConnection(asyncio.Protocol):
 
     def _clean_up(self) -> None:
         self.namespace.connections.discard(self)
-        for timer in (self._timer, self._handshake, self._token_deadline, self._farewell):
+        for timer in (self._timer, self._handshake, self._token_deadline, self._close_deadline):
             if timer is not None:
                 timer.cancel()
-        for link in self._links:
-            if link.context is not None:
-                link.context.closed()
-                link.context = None
-        self._links.clear()
+        for link in self.links:
+            self._forget(link)
         self._requests.clear()
         if self.faulty_transport is not None:
             self.faulty_transport.close()
@@ -327,6 +325,8 @@ class AmqpConnection(asyncio.Protocol):
 
     def handle(self, event: Event) -> None:
         """An event that the faulty transport lets through, perhaps much later."""
+        if isinstance(event, events.Attached) and not event.link.alive:
+            return  # the link was closed meanwhile, and nothing would end it again
         try:
             self._handlers[type(event)](event, self.namespace.now_ms())
         except Exception:
@@ -433,6 +433,7 @@ class AmqpConnection(asyncio.Protocol):
                 link.context.rules_compiled()
 
     def end(self, link: Link, error: AmqpError) -> None:
+        # Forgotten here: the engine reports the end of a link only if the peer began it.
         self._forget(link)
         link.close(error)
         self.has_output()
@@ -484,13 +485,12 @@ class AmqpConnection(asyncio.Protocol):
 
     def _attached(self, event: events.Attached, now_ms: int) -> None:
         link = event.link
+        self._links[link] = None
         error = attach(self, link, now_ms=now_ms)
         if error is not None:
             if self.namespace.active_faults is None:  # else it may be the fault, which is wanted
                 self.log_refusal(error.description, paths.parse(address_of(link)))
-            link.refuse(error)
-            return
-        self._links[link] = None
+            self.end(link, error)
 
     def send_reply(self, data: bytes, path: Path, reply_to: str | None, session: Session) -> None:
         replies = [link.context for link in self._links if isinstance(link.context, ReplyLink)]

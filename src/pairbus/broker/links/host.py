@@ -57,7 +57,7 @@ class LinkHost(Protocol):
         """On the link that the client attached for replies; without one, the reply is lost."""
 
     def end(self, link: Link, error: AmqpError) -> None:
-        """Close the link with an error."""
+        """Refuse or close the link with an error, and forget it: its owner's `closed` is called."""
 
     def cut(self) -> None:
         """Reset the connection. Nothing that is still unsent leaves."""

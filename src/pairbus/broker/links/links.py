@@ -178,7 +178,11 @@ class ReceiverLink:
         self.mailbox.attach()
 
     def open_session(self, session_id: str | None, *, now_ms: int) -> None:
-        """Open the named session, or wait for the next available one."""
+        """Open the named session, or wait for the next available one.
+
+        A session that another receiver holds is refused here, and not by `attach`, which logs what
+        it refuses: receivers that compete for a session are nothing unusual.
+        """
         sessions = self.mailbox.sessions
         assert sessions is not None
         if session_id is None:
@@ -186,12 +190,13 @@ class ReceiverLink:
             self.queue.runtime.expect(self.queue.waiting[self])
             self.queue.serve_waiting(now_ms=now_ms)
         elif sessions.is_held(session_id):
-            self.link.refuse(
+            self.connection.end(
+                self.link,
                 AmqpError(
                     "com.microsoft:session-cannot-be-locked",
                     f"session {session_id!r} of {self.queue.description} is locked by another "
                     "receiver",
-                )
+                ),
             )
         else:
             self.session_granted(session_id, now_ms=now_ms)
@@ -209,28 +214,29 @@ class ReceiverLink:
         self.link.accept(
             filter={SESSION_FILTER: session_id}, properties={_LOCKED_UNTIL: ticks(until_ms)}
         )
+        self.flowed(now_ms=now_ms)  # the client may have granted credit while it waited
         self.connection.has_output()
 
     def session_timed_out(self) -> None:
         self._tally.empty_receive += 1
-        self.link.refuse(
-            AmqpError(_TIMEOUT, f"no session of {self.queue.description} became available in time")
+        self.connection.end(
+            self.link,
+            AmqpError(_TIMEOUT, f"no session of {self.queue.description} became available in time"),
         )
-        self.connection.has_output()
 
     def session_lost(self) -> None:
         """The session's lock has expired. The queue has taken the messages back already."""
-        session, self.session = self.session, None
-        name = "" if session is None else session.session_id
+        assert self.session is not None
+        name = self.session.session_id
+        self.session = None  # so that `closed` does not release it once more
         self.mailbox.detach(self)
-        self.link.close(
+        self.connection.end(
+            self.link,
             AmqpError(
                 "com.microsoft:session-lock-lost",
                 f"the lock of session {name!r} of {self.queue.description} has expired",
-            )
+            ),
         )
-        self.link.context = None
-        self.connection.has_output()
 
     def closed(self) -> None:
         """The link is gone. A session is free at once; locks of single messages keep running."""
@@ -247,7 +253,14 @@ class ReceiverLink:
 
     # delivering
 
+    @property
+    def _is_waiting(self) -> bool:
+        """For a session. Until then, the client's attach is not answered."""
+        return self.session is None and self.mailbox.sessions is not None
+
     def flowed(self, *, now_ms: int) -> None:
+        if self._is_waiting:
+            return  # `session_granted` looks at the credit
         credit = self.link.credit
         if credit > 0:
             refused = self.connection.namespace.fault_refusal(self.path.entity, Operation.RECEIVE)
@@ -271,6 +284,7 @@ class ReceiverLink:
         connection = self.connection
         if (
             connection.is_congested
+            or self._is_waiting
             # Messages that wait for the disk, or for the client's session window, wait in memory.
             or self.link.session.outgoing_bytes + self._deleting_bytes >= _WINDOW_BYTES_MAX
             or (self.session is not None and self.session.is_ending)
@@ -396,7 +410,7 @@ class ReceiverLink:
             event.settled,
             now_ms=now_ms,
             reason=None if reason is None else str(reason),
-            description=description or None,
+            description=str(description) if description else None,
             properties=properties or None,
         )
 

@@ -101,7 +101,7 @@ def handle(
         reply(refusal(refused.error))
     except Exception:
         # Without a reply the client would wait until its time-out.
-        logger.exception("%s of %s", request.operation, context.queue.description)
+        logger.exception("%s of %s failed", request.operation, context.queue.description)
         reply(refusal(AmqpError("amqp:internal-error", "the broker failed; its log says why")))
 
 
@@ -136,7 +136,9 @@ class ReplyWhenAllDurable:
 
 def wrong(name: str, value: Any, expected: str) -> Refused:
     return Refused(
-        AmqpError("com.microsoft:argument-error", f"{name!r} is {value!r}, but must be {expected}")
+        AmqpError(
+            "com.microsoft:argument-error", f"{name!r} is {value!r:.100}, but must be {expected}"
+        )
     )
 
 
@@ -152,6 +154,10 @@ def text(body: dict[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise wrong(name, value, "a string")
     return str(value)
+
+
+def optional_text(body: dict[str, Any], name: str) -> str | None:
+    return None if body.get(name) is None else text(body, name)
 
 
 def list_of(body: dict[str, Any], name: str, kind: type) -> list[Any]:
@@ -231,7 +237,7 @@ def renew_lock(context: Context, body: dict[str, Any], reply: SendReply) -> None
 def peek_message(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     first = min(integer(body, "from-sequence-number") & SEQUENCE_MASK, ROW_SEQUENCE_MASK)
     count = min(integer(body, "message-count", least=1), _PEEK_COUNT_MAX)
-    session_id = text(body, "session-id") if body.get("session-id") is not None else None
+    session_id = optional_text(body, "session-id")
     found: list[dict[str, Any]] = []
     size = given = 0
     store, mailbox = context.queue.runtime.store, context.mailbox
@@ -303,6 +309,8 @@ def update_disposition(context: Context, body: dict[str, Any], reply: SendReply)
         raise wrong("disposition-status", status, f"one of {', '.join(_SETTLEMENTS)}")
     if body.get("session-id") is not None:
         held_session(context, body)
+    reason = optional_text(body, "deadletter-reason")
+    description = optional_text(body, "deadletter-description")
     locks = locks_of(context, body)
     properties = body.get("properties-to-modify")
     done = ReplyWhenAllDurable(len(locks), reply, Reply(200))
@@ -313,8 +321,8 @@ def update_disposition(context: Context, body: dict[str, Any], reply: SendReply)
             settlement,
             done,
             now_ms=context.now_ms,
-            reason=body.get("deadletter-reason") or None,
-            description=body.get("deadletter-description") or None,
+            reason=reason or None,
+            description=description or None,
             properties=properties if isinstance(properties, dict) else None,
         )
 
@@ -356,7 +364,7 @@ def cancel_scheduled_message(context: Context, body: dict[str, Any], reply: Send
 def batch_delete_messages(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     count = min(integer(body, "message-count", least=1), _BATCH_DELETE_MAX)
     before_ms = integer(body, "enqueued-time-utc")
-    session_id = text(body, "session-id") if body.get("session-id") is not None else None
+    session_id = optional_text(body, "session-id")
     queue, mailbox = context.queue, context.mailbox
     numbers = queue.runtime.store.read_enqueued_before(
         mailbox.counters.mailbox_id, before_ms=before_ms, count=count, session_id=session_id

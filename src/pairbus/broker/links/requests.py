@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from pairbus.amqp.codec.values import MalformedMessage
-from pairbus.amqp.engine import Link, Session, Transferred
+from pairbus.amqp.engine import Delivery, Link, Session, Transferred
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import OPERATION_OF_RIGHT, Operation
@@ -42,12 +42,18 @@ from pairbus.broker.messages.sessions import MessageSession
 OPERATIONS: Final = {**management.OPERATIONS, **rule_requests.OPERATIONS}
 _CREDIT: Final = 100
 _WAITING_MAX: Final = 1000
+_WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Room for a reply with the most messages by their numbers, next to what a receiver in the same
+session may have waiting.
+"""
 _REQUESTS_MAX: Final = 100
 _TOKEN_SIZE_MAX: Final = 64 * 1024
 
 
 class ReplyLink:
-    """The link that sends replies. They wait here for credit, up to a limit."""
+    """The link that sends replies. They wait for the client, up to a limit: here for credit, and in
+    the link's session for its window.
+    """
 
     right: Right | None = None
 
@@ -56,26 +62,34 @@ class ReplyLink:
         self.link = link
         self.path = path
         self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
         self._tag = 0
         link.context = self
         link.accept()
 
     def send(self, data: bytes) -> None:
-        if len(self._waiting) >= _WAITING_MAX:
-            self.link.close(
+        count = len(self._waiting)
+        unsent_bytes = self._waiting_bytes + self.link.session.outgoing_bytes
+        if count >= _WAITING_MAX or unsent_bytes >= _WAITING_BYTES_MAX:
+            self.connection.end(
+                self.link,
                 AmqpError(
                     "amqp:resource-limit-exceeded",
-                    f"{_WAITING_MAX} replies wait for credit on {self.path}: grant credit",
-                )
+                    f"{count} replies wait for credit on {self.path}, and its session has "
+                    f"{unsent_bytes} unsent bytes: grant credit, and read the replies",
+                ),
             )
             return
         self._waiting.append(data)
+        self._waiting_bytes += len(data)
         self.flowed()
 
     def flowed(self, *, now_ms: int = 0) -> None:
         while self._waiting and self.link.credit_for_settled > 0:
+            data = self._waiting.popleft()
+            self._waiting_bytes -= len(data)
             self._tag += 1
-            self.link.send(self._tag.to_bytes(8, "big"), self._waiting.popleft(), settled=True)
+            self.link.send(self._tag.to_bytes(8, "big"), data, settled=True)
         if self.link.drain:
             self.link.drained()
         self.connection.has_output()
@@ -170,13 +184,17 @@ class RequestLink:
             said = f"a request to {self.path} may have {self.size_max} bytes"
             event.delivery.reject(AmqpError("amqp:link:message-size-exceeded", said))
             return
+        # Decoded in its turn: that is most of the work, and it takes a multiple of the memory.
+        self.connection.queue_request(partial(self._read, event.delivery, event.data))
+
+    def _read(self, delivery: Delivery, data: bytes, now_ms: int) -> None:
         try:
-            request = read_request(event.data)
+            request = read_request(data)
         except MalformedMessage as error:
-            event.delivery.reject(malformed(error))
+            delivery.reject(malformed(error))
             return
-        event.delivery.accept()
-        self.connection.queue_request(partial(self.handle, request))
+        delivery.accept()
+        self.handle(request, now_ms)
 
     def handle(self, request: Request, now_ms: int) -> None:
         raise NotImplementedError

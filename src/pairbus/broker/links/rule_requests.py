@@ -35,7 +35,7 @@ from pairbus.broker.rules import (
     SqlFilter,
     TrueFilter,
 )
-from pairbus.broker.rules.values import to_amqp
+from pairbus.broker.rules.values import to_amqp, to_python
 from pairbus.errors import ConfigError
 
 _RULE: Final = 0x13700000004
@@ -66,7 +66,7 @@ def add_rule(context: Context, body: dict[str, Any], reply: SendReply) -> None:
         )
     except ConfigError as error:
         raise Refused(AmqpError("com.microsoft:argument-error", str(error))) from error
-    if _find(subscription, name) is not None:
+    if subscription.description.find_rule(name) is not None:
         raise Refused(
             AmqpError(
                 "com.microsoft:entity-already-exists",
@@ -79,7 +79,7 @@ def add_rule(context: Context, body: dict[str, Any], reply: SendReply) -> None:
 def remove_rule(context: Context, body: dict[str, Any], reply: SendReply) -> None:
     subscription = _subscription(context)
     name = text(body, "rule-name")
-    rule = _find(subscription, name)
+    rule = subscription.description.find_rule(name)
     if rule is None:
         raise Refused(no_entity(context.namespace.name, f"{subscription.name}/Rules/{name}"))
     rules = tuple(other for other in subscription.description.rules if other is not rule)
@@ -98,11 +98,6 @@ def _subscription(context: Context) -> Subscription:
     if not isinstance(context.queue, Subscription):
         raise Refused(AmqpError("amqp:not-allowed", f"{context.queue.description} has no rules"))
     return context.queue
-
-
-def _find(subscription: Subscription, name: str) -> RuleDescription | None:
-    rules = subscription.description.rules
-    return next((rule for rule in rules if rule.name.lower() == name.lower()), None)
 
 
 def _store(
@@ -131,7 +126,7 @@ def _filter(described: dict[str, Any]) -> Filter:
     for key, read in readers.items():
         if described.get(key) is not None:
             return read(described[key])
-    raise wrong("rule-description", sorted(described), f"a map with one of {', '.join(readers)}")
+    raise wrong("rule-description", list(described), f"a map with one of {', '.join(readers)}")
 
 
 def _correlation(values: dict[str, Any]) -> CorrelationFilter:
@@ -139,8 +134,13 @@ def _correlation(values: dict[str, Any]) -> CorrelationFilter:
     for key, name in _CORRELATION.items():
         if values.get(key) is not None:
             fields[name] = text(values, key)
-    properties = values.get("properties") or {}
-    return CorrelationFilter(**fields, properties=dict(_map(properties, "properties")))
+    properties = _map(values.get("properties") or {}, "properties")
+    if not all(isinstance(name, str) for name in properties):
+        raise wrong("properties", properties, "a map whose keys are strings")
+    # As Python values, because those are what the data file keeps with their types.
+    return CorrelationFilter(
+        **fields, properties={str(name): to_python(value) for name, value in properties.items()}
+    )
 
 
 def _action(value: Any) -> SqlAction | None:

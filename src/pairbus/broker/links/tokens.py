@@ -9,7 +9,6 @@ grants of one connection.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import json
@@ -351,8 +350,8 @@ def _unchecked_bearer(token: str, *, now: float) -> Grant:
         expires_at = float(claims.get("exp", expires_at))
         roles = claims.get("roles")
         rights = frozenset().union(*(_ROLES.get(str(role), ()) for role in roles or ()))
-    except (IndexError, AttributeError, TypeError, ValueError, binascii.Error, RecursionError):
-        pass
+    except (IndexError, AttributeError, TypeError, ValueError, OverflowError, RecursionError):
+        pass  # not a JWT, or one with other claims: it is valid for an hour
     # Written as a negation, so that an expiry of NaN, which JSON allows, is refused.
     if not now < expires_at:
         raise TokenRefused(f"the bearer token expired; it is now {_utc(now)}")

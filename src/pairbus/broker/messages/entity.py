@@ -127,19 +127,19 @@ class Entity(ABC):
         main, dead, transfer = self._counters
         return main.bytes + dead.bytes + transfer.bytes
 
-    # auto-delete on idle
-
     @property
     def message_counts(self) -> dict[str, int]:
         """By state. Dead letters include those that are deferred."""
-        main, dead, lost = (self.mailboxes[kind].counters for kind in MailboxKind)
+        main, dead, transfer = self._counters
         return {
             "active": main.active,
             "scheduled": main.scheduled,
             "deferred": main.deferred,
             "dead_letter": dead.active + dead.deferred,
-            "transfer_dead_letter": lost.active + lost.deferred,
+            "transfer_dead_letter": transfer.active + transfer.deferred,
         }
+
+    # auto-delete on idle
 
     @property
     def is_in_use(self) -> bool:

@@ -26,14 +26,13 @@ from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, PING_TTL_MS
 from pairbus.broker.messages.mailbox import LockTokens
 
-UINT_MAX: Final = 2**32 - 1
 _NULL: Final = 0x40
 _YEAR_10000_MS: Final = 253_402_300_800_000
 _ID_SECTION: Final = b"\x00\x53\x73\xc0\x23\x01\xa1\x20"
 """A properties section with nothing but a message id of 32 characters, which follow."""
-_BODY_SECTIONS: Final = (b"\x00\x53\x75\xa0\x00", b"\x00\x53\x75\xb0\x00\x00\x00\x00", b"")
+_EMPTY_BODIES: Final = (sections.DATA8 + b"\x00", sections.DATA32 + b"\x00\x00\x00\x00", b"")
 _STAMPED_NAMES: Final = frozenset(key.decode() for key in STAMPED_KEYS)
-_SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
+SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
 _PARTITION_KEY: Final = "x-opt-partition-key"
 
 
@@ -80,11 +79,11 @@ def check(
 def _read_annotations(one: IncomingMessage) -> None:
     parts = one.parts
     notes = sections.read_annotations(parts.annotations)
-    due = notes.get(_SCHEDULED_TIME)
+    due = notes.get(SCHEDULED_TIME)
     if isinstance(due, int):
         if not 0 <= due < _YEAR_10000_MS:
             raise ValueError(
-                f"{_SCHEDULED_TIME} is {due}, which is not a time before the year 10000"
+                f"{SCHEDULED_TIME} is {due}, which is not a time before the year 10000"
             )
         one.due_ms = int(due)
     key = notes.get(_PARTITION_KEY)
@@ -102,7 +101,7 @@ def _is_ping(parts: Parts) -> bool:
     if parts.ttl_ms != PING_TTL_MS or sections.content_type(parts) != PING_CONTENT_TYPE:
         return False
     ends = [span[1] for span in (parts.properties, parts.application_properties) if span]
-    return parts.bare[max(ends) :] in _BODY_SECTIONS
+    return parts.bare[max(ends) :] in _EMPTY_BODIES
 
 
 def _give_id(parts: Parts, tokens: LockTokens) -> None:
@@ -119,7 +118,8 @@ def _give_id(parts: Parts, tokens: LockTokens) -> None:
     position, count = sections.section_values(parts.bare, *span)
     if count and parts.bare[position] != _NULL:
         return
-    named = slice_message(with_property(parts.bare, span, 0, encode(tokens.next().hex())))
+    message_id = encode(tokens.next().hex())
+    named = slice_message(with_property(parts.bare, span, sections.MESSAGE_ID, message_id))
     parts.bare, parts.properties = named.bare, named.properties
     parts.application_properties = named.application_properties
 
@@ -160,8 +160,8 @@ def to_message(
 ) -> Message:
     parts = one.parts
     ttl_ms = times.ttl_ms
-    if ttl_ms is not None and ttl_ms > UINT_MAX:
-        ttl_ms = UINT_MAX  # the header's field has 32 bits
+    if ttl_ms is not None and ttl_ms > sections.HEADER_TTL_MS_MAX:
+        ttl_ms = sections.HEADER_TTL_MS_MAX
     return Message(
         number,
         times.state,

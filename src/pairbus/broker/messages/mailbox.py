@@ -60,9 +60,12 @@ class Mailbox:
         self.kind = kind
         self.counters = counters
         self.held: dict[int, Message] = {}
+        """Messages in memory by number: available, locked, or being changed. What is held is not
+        read from the disk again, so there is one object for each message, with its lock.
+        """
         self.locks: OrderedDict[bytes, Lock] = OrderedDict()  # soonest to expire first
         self._unordered_until_ms = 0
-        self.attached = 0
+        self.attached = 0  # receivers
         self._store = store
         self._tokens = tokens
         # Consumers with credit; the next to be served comes first.
@@ -147,6 +150,9 @@ class Mailbox:
         return lock
 
     def valid_lock(self, token: bytes, *, now_ms: int) -> Lock | None:
+        """None also for a lock whose message is being settled: a second settlement comes too late,
+        although the first one may still fail.
+        """
         lock = self.locks.get(token)
         if lock is None or lock.message.busy:
             return None

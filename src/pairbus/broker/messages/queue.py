@@ -379,6 +379,8 @@ class Queue(Entity):
         The next receiver gets it when all its messages are back in their places. Otherwise their
         order would depend on how fast the disk is.
         """
+        if session.is_ending:
+            return  # its lock has expired, and now its link is closed: `_session_ended` follows
         locks = [lock for lock in self.main.locks.values() if lock.session is session]
         for lock in locks:
             if lock.message.busy:
@@ -399,7 +401,7 @@ class Queue(Entity):
     def _session_ended(
         self, error: Exception | None, session: MessageSession, holder: Consumer | None
     ) -> None:
-        """`holder` is notified that the session is lost.
+        """`holder` is notified that the session is lost, unless its link was closed meanwhile.
 
         After an error the messages are back as well, in the state they were in.
         """
@@ -407,7 +409,7 @@ class Queue(Entity):
         for lock in [lock for lock in self.main.locks.values() if lock.session is session]:
             self._returned(self.main, lock.message)  # its settlement failed on the disk
         self.main.sessions.release(session)
-        if holder is not None:
+        if holder is not None and holder.session is session:
             holder.session_lost()
         if self.waiting:
             self.runtime.wake(self, self.main)

@@ -20,7 +20,6 @@ from pairbus.broker import rules
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
     RuleDescription,
-    Status,
     SubscriptionDescription,
     TopicDescription,
 )
@@ -28,7 +27,7 @@ from pairbus.broker.message import PARTITION_SHIFT, Message, MessageState
 from pairbus.broker.messages import forwarding, lifecycle
 from pairbus.broker.messages.enqueue import Enqueuer
 from pairbus.broker.messages.entity import Done, Entity, Placements, Runtime
-from pairbus.broker.messages.incoming import IncomingMessage, to_message
+from pairbus.broker.messages.incoming import SCHEDULED_TIME, IncomingMessage, to_message
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.rules import EvaluationError, Facts, PropertyChanges, RuleWork
 from pairbus.broker.storage.store import Counters, StoredEntity
@@ -117,7 +116,7 @@ def _changed(one: IncomingMessage, rule: _Rule, changes: PropertyChanges) -> Inc
         raise EvaluationError(f"rule {rule.description.name!r}: {error}") from error
     due_ms = None
     if _SCHEDULE in changes.system:
-        due_ms = read_annotations(parts.annotations).get("x-opt-scheduled-enqueue-time")
+        due_ms = read_annotations(parts.annotations).get(SCHEDULED_TIME)
     size = one.size + len(parts.bare) - len(one.parts.bare)
     return replace(one, parts=parts, size=size, due_ms=due_ms)
 
@@ -160,7 +159,7 @@ class Subscription(Queue):
 
     @property
     def takes_copies(self) -> bool:
-        return self.description.status not in (Status.DISABLED, Status.SEND_DISABLED)
+        return lifecycle.refusal_to_send(self.description) is None
 
     def copies(self, one: IncomingMessage, facts: Facts) -> list[IncomingMessage]:
         """One for all rules without an action together, and one for each with an action.

@@ -223,7 +223,8 @@ def _check_entity(namespace: Namespace, fault: Fault) -> None:
     path = fault.entity
     if path is None or namespace.find(path) is not None:
         return
-    similar = get_close_matches(path, (entity.name for entity in namespace.directory), n=1)
+    names = [entity.name for entity in namespace.directory]
+    similar = get_close_matches(path, names, n=1, cutoff=0.7)
     hint = f"did you mean {similar[0]!r}?" if similar else "`pairbus entities list` lists them"
     raise HttpRefused(400, f"namespace {namespace.name!r} has no entity {path!r}; {hint}")
 

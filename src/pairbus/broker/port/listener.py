@@ -41,7 +41,7 @@ _HTTP_NEEDS_TLS: Final = (
 _ACCEPTS_AT_ONCE: Final = 64
 # Without file descriptors, accepting again at once would only spin the loop.
 _ACCEPT_PAUSE_SECONDS: Final = 0.2
-_TLS_GOODBYE_SECONDS: Final = 2.0
+_TLS_CLOSE_SECONDS: Final = 2.0
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -213,7 +213,7 @@ class UnknownProtocol(asyncio.Protocol):
                     self._socket,
                     ssl=await self._listener.tls_context(),
                     ssl_handshake_timeout=self._listener.limits.handshake_seconds,
-                    ssl_shutdown_timeout=_TLS_GOODBYE_SECONDS,
+                    ssl_shutdown_timeout=_TLS_CLOSE_SECONDS,
                 )
             else:
                 await self._loop.connect_accepted_socket(lambda: self, self._socket)
@@ -229,6 +229,7 @@ class UnknownProtocol(asyncio.Protocol):
                 self._slot.free()
 
     async def _peek(self) -> bytes:
+        """The first byte, which stays in the socket: TLS must read it as well."""
         ready: asyncio.Future[None] = self._loop.create_future()
 
         def wake() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.amqp.codec.sections import Parts, slice_message
+from pairbus.amqp.codec.sections import HEADER_TTL_MS_MAX, Parts, slice_message
 from pairbus.amqp.codec.stamp import with_application_properties, with_property, without_keys
 from pairbus.amqp.codec.types import Symbol, Timestamp
 from pairbus.amqp.codec.values import encode
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 STATEMENTS_MAX: Final = 32
 ID_CHARACTERS_MAX: Final = 128
-_UINT_MAX: Final = 2**32 - 1
 _NULL: Final = encode(None)
 
 
@@ -241,7 +240,7 @@ def _ttl_ms(value: Any) -> int | None:
     if value is None:
         return None
     milliseconds = value // timedelta(milliseconds=1)
-    return None if milliseconds > _UINT_MAX else max(1, milliseconds)
+    return None if milliseconds > HEADER_TTL_MS_MAX else max(1, milliseconds)
 
 
 def _with_annotations(parts: Parts, system: dict[str, Any]) -> Parts:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Self
 from uuid import UUID
 
+from pairbus.amqp.codec import sections
 from pairbus.amqp.codec.sections import (
     Parts,
     read_annotations,
@@ -48,14 +49,14 @@ SYSTEM_NAMES: Final = {
 
 # Name -> its place in the properties section.
 FIELDS: Final = {
-    "MessageId": 0,
-    "To": 2,
-    "Label": 3,
-    "ReplyTo": 4,
-    "CorrelationId": 5,
-    "ContentType": 6,
-    "SessionId": 10,
-    "ReplyToSessionId": 12,
+    "MessageId": sections.MESSAGE_ID,
+    "To": sections.TO,
+    "Label": sections.SUBJECT,
+    "ReplyTo": sections.REPLY_TO,
+    "CorrelationId": sections.CORRELATION_ID,
+    "ContentType": sections.CONTENT_TYPE,
+    "SessionId": sections.GROUP_ID,
+    "ReplyToSessionId": sections.REPLY_TO_GROUP_ID,
 }
 ANNOTATIONS: Final = {
     "PartitionKey": "x-opt-partition-key",

@@ -140,11 +140,11 @@ class Committer:
                 callback(error, *arguments)
             except Exception:
                 # One callback's failure must not keep the others from running.
-                logger.exception("after a commit")
+                logger.exception("a callback failed after a commit")
         try:
             self._after_commit()
         except Exception:
-            logger.exception("after a commit")
+            logger.exception("the work after a commit failed")
         if self._has_work:
             self.request()
         else:
