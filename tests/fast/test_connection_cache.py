@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import re
+import pickle
 import time
-import urllib.request
+from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
 from pairbus.broker import Broker
+from pairbus.fast.address import Address
+from pairbus.fast.connection import attach_each
 from pairbus.fast.connection_cache import CLIENTS_MAX, ConnectionCache, EarlyOpening
 from pairbus.fast.receiver import Receiver
+from pairbus.fast.token_cache import TokenCache
 from pairbus.syphon.drain import drain
 from pairbus.syphon.receipts import ReceiptOutcome
-from tests.syphon.stage import Stage, after_sends, backlog_names, count, numbered
+from pairbus.testing import ManualClock
+from tests.fast.credentials import Issuer
+from tests.fast.world import bearer_broker, messages
+from tests.syphon.stage import Stage, after_sends, backlog_names, count, metric, numbered
+from tests.waiting import wait_until
 
 BACKLOGS = backlog_names(2)
 
@@ -45,11 +53,7 @@ def stage():
 
 def opened(broker):
     """How many connections the broker has accepted so far."""
-    with urllib.request.urlopen(f"http://localhost:{broker.port}/$metrics") as answer:
-        text = answer.read().decode()
-    return int(
-        float(re.search(r"^pairbus_broker_connections_opened_total\S* (\S+)", text, re.M)[1])
-    )
+    return metric(broker, "connections_opened_total")
 
 
 def lend(cache, stage, run="run"):
@@ -145,8 +149,58 @@ def test_an_idle_client_is_closed_by_itself(stage):
     cache = ConnectionCache(idle_seconds_max=0.02)
     lease = lend_open(cache, stage)
     cache.give_back(lease, is_clean=True)
-    cache._timer.join(60)
-    assert not lease.client.is_open
+    wait_until(lambda: not lease.client.is_open)
+
+
+def test_each_client_is_closed_when_its_own_time_is_over(stage, clock):
+    cache = ConnectionCache(idle_seconds_max=600, clock=clock)
+    first, second = lend_open(cache, stage, "first"), lend_open(cache, stage, "second")
+    cache.give_back(first, is_clean=True)
+    clock.now += 0.05
+    cache.give_back(second, is_clean=True)
+    clock.now += 599.95
+    cache.close_idle()
+    assert not first.client.is_open
+    assert second.client.is_open
+    clock.now += 1
+    wait_until(lambda: not second.client.is_open)
+
+
+@pytest.mark.parametrize(("links", "is_kept"), [(64, True), (65, False)])
+def test_a_client_with_many_links_is_not_kept(cache, links, is_kept):
+    paths = [f"q{number}" for number in range(links)]
+    with Broker(queues=paths) as broker:
+        lease = lend_open(cache, Stage(broker, broker, []))
+        assert attach_each([lease.client.sender(path) for path in paths]) == [None] * links
+        cache.give_back(lease, is_clean=True)
+        assert len(cache) == is_kept
+        cache.close()
+
+
+def test_tokens_are_renewed_on_a_connection_that_outlives_them():
+    """Each task brings a newer token, and no secret to make one."""
+    clock = ManualClock(runs=True)
+    issuer = Issuer(clock=clock)
+    credential = TokenCache(issuer, clock=clock)
+    with bearer_broker("orders", clock=clock) as broker, ExitStack() as stack:
+        cache = ConnectionCache(idle_seconds_max=3600)
+        stack.callback(cache.close)
+
+        class TimedAddress(Address):
+            def client(self, **options):
+                return super().client(clock=clock, **options)
+
+        for _ in range(9):
+            address = TimedAddress.from_credential(
+                "localhost", credential, ca_file=broker.ca_file, port=broker.port
+            )
+            sent = pickle.loads(pickle.dumps(address.source))
+            lease = cache.lend("run", replace(address, source=sent), timeout_seconds=60)
+            lease.client.sender("orders").send(messages(1))
+            cache.give_back(lease, is_clean=True)
+            clock.advance(900)
+        assert opened(broker) == 1
+    assert issuer.count == 3
 
 
 def test_few_clients_are_kept_and_the_oldest_go_first(stage, cache):

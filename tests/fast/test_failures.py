@@ -22,9 +22,13 @@ from azure.servicebus.exceptions import (
 from pairbus.amqp.engine import Attached, Engine, Transferred
 from pairbus.amqp.outcomes import AmqpError, Outcome, OutcomeKind
 from pairbus.amqp.sasl import SaslServer
+from pairbus.broker import Broker
+from pairbus.broker.entities.namespace_options import Limits
 from pairbus.broker.links.request_codec import Reply, cbs_reply, read_request
 from pairbus.client.sdk.failures import Kind, kind_of
+from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
+from pairbus.fast.connection import attach_each
 from pairbus.fast.errors import SendIncomplete
 from tests.fast.world import exhaust, listening, message, messages, names, send_one, take
 
@@ -168,6 +172,18 @@ def test_heartbeats_keep_a_quiet_connection(connect, broker):
     assert client.is_open
 
 
+def test_heartbeats_keep_the_connection_of_a_caller_that_never_waits():
+    with (
+        Broker(queues=["q"], limits=Limits(idle_timeout_seconds=2.0)) as broker,
+        Address.from_connection_string(broker.connection_string).client() as client,
+    ):
+        receiver = client.receiver("q", credit=10)
+        until = time.monotonic() + 6.0
+        while time.monotonic() < until:
+            assert receiver.receive(1, max_wait_seconds=0) == []
+            time.sleep(0.05)
+
+
 def test_a_restart_is_reported_with_its_reason_and_survived(client, broker):
     client.sender("q").send(messages(2))
     receiver = client.receiver("q", credit=1)
@@ -234,8 +250,11 @@ def test_without_a_connection_there_is_nothing_to_close(client):
 class Mischief:
     """An AMQP server that follows the protocol up to the point that a test chooses."""
 
-    def __init__(self, transferred=None, attached=None, answers_tokens=True) -> None:
+    def __init__(
+        self, transferred=None, attached=None, answers_tokens=True, refuses_tokens=False
+    ) -> None:
         self._answers_tokens = answers_tokens
+        self._refuses_tokens = refuses_tokens
         self._transferred = transferred or (lambda event: event.delivery.accept())
         self._attached = attached or (lambda link: link.accept(credit=100))
 
@@ -255,7 +274,7 @@ class Mischief:
     def _attach(self, link) -> None:
         address = link.remote.source_address if link.is_sender else link.remote.target_address
         if address == "$cbs":
-            link.accept(credit=100)
+            link.accept(credit=1_000)
             if link.is_sender:
                 self._tokens = link
         else:
@@ -264,6 +283,9 @@ class Mischief:
     def _transfer(self, event: Transferred) -> None:
         if event.link.remote.target_address != "$cbs":
             self._transferred(event)
+            return
+        if self._refuses_tokens:
+            event.delivery.settle(Outcome(OutcomeKind.REJECTED))
             return
         event.delivery.accept()
         if self._answers_tokens:
@@ -348,6 +370,32 @@ def test_a_peer_that_does_not_answer_is_not_waited_for(mischief, said):
 
 def test_a_refused_link_says_why():
     error = AmqpError("amqp:not-found", "no such thing")
-    failed = sent_to(attached=lambda link: link.refuse(error))
+    failed = sent_to(attached=lambda link: link.close(error))
     assert "no such thing" in str(failed.error)
     assert kind_of(failed.error) is Kind.SETUP
+
+
+def test_an_error_shows_no_time_if_requests_before_it_have_used_it_up():
+    """Both tokens are asked for together, and then each alone."""
+    with listening(Mischief(answers_tokens=False)) as port:
+        client = client_of(port)
+        try:
+            errors = attach_each([client.sender("q"), client.sender("r")])
+        finally:
+            client.close()
+
+    for error in errors:
+        assert isinstance(error, OperationTimeoutError)
+        assert "did not answer in time: waited for an answer of '$cbs'" in str(error)
+
+
+def test_refused_requests_are_not_waited_for_however_many_they_are():
+    """They are more than a link has credit for answers, and no answer comes."""
+    with listening(Mischief(refuses_tokens=True)) as port:
+        client = client_of(port)
+        try:
+            errors = attach_each([client.sender(f"q{number}") for number in range(150)])
+        finally:
+            client.close()
+
+    assert {str(error) for error in errors if "refused the request" not in str(error)} == set()

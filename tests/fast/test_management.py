@@ -14,8 +14,10 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
+from pairbus.amqp.client import requests
 from pairbus.broker import Broker
 from pairbus.client.sdk.failures import Kind, kind_of
+from pairbus.fast import management
 from pairbus.fast.address import Address
 from tests.fast.world import messages, names, take
 
@@ -114,6 +116,21 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_another(connect, broker)
     assert names(management.peek(2, 1)) == ["m-1"]
 
 
+def test_if_one_of_several_answers_is_lost_its_request_is_repeated(connect, monkeypatch):
+    monkeypatch.setattr(management, "_TOGETHER_SECONDS", 1.0)
+    client = connect()
+    client.sender("q").send(messages(3))
+    found = iter([True, False])
+
+    def without_the_second(answers):
+        return [one for one in responses(answers) if next(found, True)]
+
+    responses = requests._responses
+    monkeypatch.setattr(requests, "_responses", without_the_second)
+    pages = client.management("q").peek_all([(number, 1) for number in (1, 2, 3)])
+    assert [names(page) for page in pages] == [["m-0"], ["m-1"], ["m-2"]]
+
+
 def test_an_entity_has_one_management(client):
     assert client.management("q") is client.management("q")
 
@@ -127,3 +144,25 @@ def test_more_entities_can_be_peeked_at_than_a_connection_has_links_for():
         first = client.management(paths[0])
         assert [client.management(path).peek(1, 1) for path in paths] == [[]] * 130
         assert first.peek(1, 1) == []
+
+
+def test_the_first_messages_of_many_entities_are_asked_for_together():
+    paths = [f"q{number}" for number in range(130)]
+    with (
+        Broker(queues=paths) as broker,
+        Address.from_connection_string(broker.connection_string).client() as client,
+    ):
+        client.sender("q1").send(messages(2))
+        client.sender("q129").send(messages(1))
+        locked = take(client.receiver("q1", credit=1), 1)
+        firsts = client.first_messages(paths)
+        assert locked
+        assert [place for place, first in enumerate(firsts) if first is not None] == [1, 129]
+        assert names([first for first in firsts if first is not None]) == ["m-0", "m-0"]
+        assert client.first_messages([]) == []
+
+
+def test_without_one_of_the_entities_asking_for_first_messages_raises(client):
+    with pytest.raises(ServiceBusAuthenticationError, match="nowhere"):
+        client.first_messages(["q", "nowhere"])
+    assert client.first_messages(["q"]) == [None]

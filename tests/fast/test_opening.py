@@ -19,11 +19,11 @@ def test_the_links_for_tokens_are_asked_for_together_with_the_connection():
     def answer_sasl_only(peer):
         """Reads until the links are asked for, says nothing, and hangs up."""
         handshake = Handshake(SaslServer())
-        while handshake.identity is None:
-            handshake.receive(peer.recv(65_536))
-            peer.sendall(handshake.take_output())
         while found.count(b"$cbs") < 2 and (data := peer.recv(65_536)):
             found.extend(data)
+            handshake.receive(data)
+            if not handshake.done:
+                peer.sendall(handshake.take_output())
 
     with listening(answer_sasl_only) as port:
         key = AzureNamedKeyCredential("any", "key")
@@ -31,5 +31,5 @@ def test_the_links_for_tokens_are_asked_for_together_with_the_connection():
         with pytest.raises(ServiceBusConnectionError):
             client.open()
         client.close()
-    assert found.startswith(AMQP_HEADER)
+    assert AMQP_HEADER in found
     assert found.count(b"$cbs") >= 2

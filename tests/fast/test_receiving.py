@@ -261,6 +261,16 @@ def test_credit_follows_the_size_of_the_messages(client, size, expected):
     assert abs(len(rest) - expected) <= 1
 
 
+def test_with_the_size_of_the_messages_the_first_credit_is_the_full_one(client):
+    client.sender("q").send(messages(60, body=b"x" * 100))
+    receiver = client.receiver(
+        "q", credit=40, mode="receiveAndDelete", bytes_max=501_000, message_bytes=150
+    )
+    receiver.open()
+
+    assert len(receiver.stop()) == 40  # what the service had sent for the first credit
+
+
 def test_a_receiver_that_is_limited_asks_for_no_more_and_has_none_to_release(client):
     client.sender("q").send(messages(30))
     receiver = client.receiver("q", credit=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -22,6 +23,7 @@ from pairbus.broker.links.tokens import make_token
 from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
+from pairbus.fast.connection import attach_each
 from pairbus.fast.tokens import JWT, SAS, Token, sign, source_of
 from tests.fast.credentials import Issuer
 from tests.fast.world import bearer_broker, left, message, messages, names, send_one, take
@@ -206,6 +208,37 @@ def test_a_token_that_cannot_be_renewed_is_tried_again_as_long_as_it_holds(beare
         clock.advance(31)
         send_one(sender, message("c"))
         assert len(issuer.scopes) == 2
+
+
+def test_hundreds_of_tokens_are_asked_for_together():
+    """More than a link has credit for: the others follow with the first answers."""
+    paths = [f"q{number}" for number in range(180)]
+    with (
+        Broker(queues=paths) as broker,
+        broker.faults.slow(latency_seconds=0.5),
+        plain(broker, KEY, time.time) as client,
+    ):
+        assert attach_each([client.sender(path) for path in paths]) == [None] * len(paths)
+
+
+def test_ctrl_c_during_a_renewal_does_not_end_renewals(bearer, clock):
+    class Interrupted(Issuer):
+        def get_token(self, *scopes: str, **options: object) -> AccessToken:
+            if self.is_down:
+                raise KeyboardInterrupt
+            return super().get_token(*scopes, **options)
+
+    issuer = Interrupted(clock=clock, seconds=1000)
+    with plain(bearer, issuer, clock) as client:
+        sender = client.sender("q")
+        send_one(sender, message("a"))
+        issuer.is_down = True
+        clock.advance(920)
+        with pytest.raises(KeyboardInterrupt):
+            send_one(sender, message("b"))
+        issuer.is_down = False
+        send_one(sender, message("c"))
+        assert issuer.count == 2
 
 
 def test_an_expired_signature_ends_the_link_until_there_is_another(broker, clock):

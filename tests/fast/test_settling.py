@@ -197,6 +197,6 @@ def test_a_started_settlement_reports_lost_locks(client, receiver, clock):
     taken = take(receiver, 10)
     clock.advance(120)
     begun = receiver.start_completing(taken[:5])
-    with pytest.raises(SettleFailed) as told:
+    with pytest.raises(SettleFailed) as reported:
         begun.wait()
-    assert len(told.value.failed) == 5
+    assert len(reported.value.failed) == 5

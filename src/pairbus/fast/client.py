@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from pairbus.amqp.client import blocking as amqp
-from pairbus.cost.meter import Meter, Reading
+from pairbus.cost.meter import Meter, MeterReading
 from pairbus.errors import OptionsError
 from pairbus.fast.connection import NamespaceConnection, tls_context
 from pairbus.fast.connection_string import check_entity_path, split_host
-from pairbus.fast.management import Management
-from pairbus.fast.receiver import Receiver, stop_all
+from pairbus.fast.management import Management, first_messages
+from pairbus.fast.receiver import MESSAGE_BYTES_UNKNOWN, Receiver, stop_all
 from pairbus.fast.sender import Sender
 
 Mode = Literal["peekLock", "receiveAndDelete"]
@@ -159,7 +159,7 @@ class FastClient:
         """Make a waiting call raise ServiceBusConnectionError. Safe to call from any thread."""
         self._connection.interrupt()
 
-    def usage(self) -> Reading:
+    def usage(self) -> MeterReading:
         """The operations of this client so far, as they are billed; see `docs/cost.md`.
 
         It counts like the service: each message that arrives, even if it is released unread; each
@@ -178,9 +178,11 @@ class FastClient:
         mode: Mode = "peekLock",
         at_most: int | None = None,
         bytes_max: int | None = None,
+        message_bytes: int = MESSAGE_BYTES_UNKNOWN,
     ) -> Receiver:
         """`credit`: the maximum number of messages in transit or in the buffer, all of them locked.
-        It is less if messages as large as the last ones would be more than `bytes_max`.
+        It is less if messages as large as the last ones would be more than `bytes_max`;
+        `message_bytes` is their size before the first one has come.
 
         `at_most`: the total number of messages to request.
         """
@@ -193,6 +195,7 @@ class FastClient:
             mode=mode,
             at_most=at_most,
             bytes_max=bytes_max,
+            message_bytes=message_bytes,
         )
         self._receivers = [one for one in self._receivers if not one.is_closed]
         self._receivers.append(receiver)
@@ -219,6 +222,16 @@ class FastClient:
         if len(self._managements) > _MANAGED_MAX:
             longest_unused = next(iter(self._managements))
             self._managements.pop(longest_unused).detach()
+        return found
+
+    def first_messages(self, paths: Sequence[str]) -> list[bytes | None]:
+        """The first message of each entity, locked or not; None if it has none. All are asked at
+        the same time, because the service may be far away.
+        """
+        found: list[bytes | None] = []
+        for at in range(0, len(paths), _MANAGED_MAX):
+            some = [self.management(path) for path in paths[at : at + _MANAGED_MAX]]
+            found += first_messages(some)
         return found
 
     def _checked(self, path: str) -> str:
@@ -249,5 +262,6 @@ def _host_and_port(namespace: str) -> tuple[str, int | None]:
     except ValueError:
         host = ""
     if not host:
-        raise OptionsError(f"namespace {namespace!r}: expected a host, with or without a port")
+        # The text is not quoted: it may be a connection string.
+        raise OptionsError("expected the host of a namespace, with or without a port")
     return host, port

@@ -38,7 +38,7 @@ from pairbus.fast.rows import (
 class Column:
     name: str
     kind: str
-    """binary, string, int, long, timestamp (microseconds since 1970), or properties."""
+    """binary, string, long, timestamp (microseconds since 1970), or properties."""
     read: Getter
     writable: bool = True
     """False: set by the service. A row to be written may have it; it is ignored."""

@@ -268,9 +268,10 @@ class Attachment(ABC, Generic[L]):
         return None
 
 
-def attach_all(
-    attachments: Sequence[Attachment[ClientReceiverLink] | Attachment[ClientSenderLink]],
-) -> None:
+Attachments = Sequence[Attachment[ClientReceiverLink] | Attachment[ClientSenderLink]]
+
+
+def attach_all(attachments: Attachments) -> None:
     """Attach several links of one client at the same time, for the first time.
 
     Never raises: a later call that needs a failed link tries again and raises the error.
@@ -281,9 +282,7 @@ def attach_all(
             _attach(new)
 
 
-def attach_each(
-    attachments: Sequence[Attachment[ClientReceiverLink] | Attachment[ClientSenderLink]],
-) -> list[Exception | None]:
+def attach_each(attachments: Attachments) -> list[Exception | None]:
     """Attach several links of one client at the same time, to see which ones the service accepts.
 
     No credit is granted and nothing is sent, so nothing is billed. Returns the error of each link,
@@ -307,9 +306,7 @@ def attach_each(
     ]
 
 
-def _attach(
-    attachments: Sequence[Attachment[ClientReceiverLink] | Attachment[ClientSenderLink]],
-) -> list[Exception | None]:
+def _attach(attachments: Attachments) -> list[Exception | None]:
     """Attach them all at once. Returns the error of each, or None."""
     namespace = attachments[0]._namespace
     connection, errors = namespace.authorize([one.path for one in attachments])

@@ -21,9 +21,13 @@ from pairbus.fast.client import FastClient
 
 IDLE_SECONDS_MAX: Final = 10.0
 """A client that no task has taken for this long is closed: its user is idle, or has ended. No
-service ends a connection that soon, so it needs no heartbeats.
+service ends a connection that soon, so it needs no heartbeats. A token that is due in this time is
+renewed by the next task.
 """
 CLIENTS_MAX: Final = 4
+"""How many clients are kept: two for a syphon, the others for streams in the same process. If there
+are more, the oldest is closed.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +65,7 @@ class ConnectionCache:
         """
         key = (run, address.host)
         with self._lock:
+            # The one that was used last, so that the others become idle and are closed.
             found = next((one for one in reversed(self._idle) if one.key == key), None)
             if found is not None:
                 self._idle.remove(found)
@@ -80,8 +85,7 @@ class ConnectionCache:
                 self._idle.append(lease)
                 gone, self._idle = _split(self._idle, len(self._idle) - self._clients_max)
                 self._start_timer()
-        for one in gone:
-            one.client.close()
+        _close(gone)
 
     def close_idle(self) -> None:
         """Close the clients that were idle for too long."""
@@ -91,18 +95,18 @@ class ConnectionCache:
             count = sum(one.idle_since <= oldest for one in self._idle)
             gone, self._idle = _split(self._idle, count)
             self._start_timer()
-        for one in gone:
-            one.client.close()
+        _close(gone)
 
     def close(self) -> None:
         """Close all clients that are not lent."""
         with self._lock:
             gone, self._idle = self._idle, []
-        for one in gone:
-            one.client.close()
+        _close(gone)
 
     def forget(self) -> None:
-        """In a process that was forked: the connections belong to its parent."""
+        """In a process that was forked: the connections belong to its parent, and a close would end
+        them there. The lock may be held by a thread that does not exist here.
+        """
         self._lock = threading.Lock()
         self._idle, self._timer = [], None
 
@@ -111,7 +115,8 @@ class ConnectionCache:
 
     def _start_timer(self) -> None:
         if self._idle and self._timer is None:
-            self._timer = threading.Timer(self._idle_seconds_max, self.close_idle)
+            due = self._idle[0].idle_since + self._idle_seconds_max
+            self._timer = threading.Timer(max(due - self._clock(), 0.0), self.close_idle)
             self._timer.daemon = True  # it ends with the process, and so do the connections
             self._timer.start()
 
@@ -145,7 +150,7 @@ class EarlyOpening:
             self._client.open()
         self.seconds = time.monotonic() - began
         self._has_timed_out = not self._client.is_open and time.monotonic() >= deadline
-        with self._lock:
+        with self._lock:  # `abandon` comes either before, or finds that the opening has ended
             self._thread = None
         if self._is_abandoned:
             self._client.close()
@@ -169,6 +174,12 @@ class EarlyOpening:
 def _split(leases: list[Lease], count: int) -> tuple[list[Lease], list[Lease]]:
     count = max(count, 0)
     return leases[:count], leases[count:]
+
+
+def _close(leases: list[Lease]) -> None:
+    """Call it without the lock: a namespace may take two seconds to answer."""
+    for one in leases:
+        one.client.close()
 
 
 OF_THIS_PROCESS: Final = ConnectionCache()

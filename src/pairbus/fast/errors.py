@@ -30,19 +30,19 @@ class AMQPException(Exception):
 
 
 class AMQPConnectionError(AMQPException):
-    """... to a connection"""
+    """The service has ended a connection."""
 
 
 class AMQPLinkError(AMQPException):
-    """... to a link"""
+    """The service has refused or ended a link."""
 
 
 class MessageException(AMQPException):
-    """... to a message"""
+    """The service has refused a message, a settlement or a request."""
 
 
 class TokenAuthFailure(AMQPException):
-    """... to a token"""
+    """The service has refused a token."""
 
     def __init__(self, status_code: int | None, description: str) -> None:
         super().__init__("amqp:client-error", description)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -9,6 +10,7 @@ from uuid import UUID
 
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
+from pairbus.amqp.client.blocking import Connection
 from pairbus.amqp.client.requests import RequestLinks, Response
 from pairbus.amqp.codec.types import Array, Int, UInt
 from pairbus.amqp.outcomes import AmqpError
@@ -22,6 +24,11 @@ Disposition = Literal["completed", "abandoned", "defered", "suspended"]
 
 _MARGIN_SECONDS: Final = 1.0  # the service must time out before the client does
 _TOKENS_MAX: Final = 500  # in one request
+_TOGETHER_SECONDS: Final = 10.0
+"""How long several requests together may take. Then those that were not answered are sent again,
+alone.
+"""
+_EMPTY: Final = (202, 204)  # the status of a peek that finds nothing
 
 
 class Management:
@@ -45,17 +52,15 @@ class Management:
 
     def peek_all(self, wanted: Sequence[tuple[int, int]]) -> list[list[bytes]]:
         """Like `peek`, for several sequence numbers, each with a count, at the same time."""
-        bodies = [
-            {"from-sequence-number": int(number), "message-count": Int(count)}
-            for number, count in wanted
-        ]
-        pages: list[list[bytes]] = []
-        for answer in self._ask_all("peek-message", bodies, is_nothing=(202, 204)):
-            found = [] if answer is None else _entry(answer, "messages", list)
-            messages: list[bytes] = [_entry(one, "message", bytes) for one in found]
-            self._tally.peek += units_of(sum(map(len, messages)))
-            pages.append(messages)
-        return pages
+        bodies = [_range(int(number), count) for number, count in wanted]
+        answers = self._ask_all("peek-message", bodies, is_nothing=_EMPTY)
+        return [self._messages(answer) for answer in answers]
+
+    def _messages(self, answer: Any) -> list[bytes]:
+        found = [] if answer is None else _entry(answer, "messages", list)
+        messages: list[bytes] = [_entry(one, "message", bytes) for one in found]
+        self._tally.peek += units_of(sum(map(len, messages)))
+        return messages
 
     def renew_locks(self, tokens: Sequence[UUID | bytes]) -> list[datetime]:
         """Returns when each lock expires now. All are renewed, or none."""
@@ -126,29 +131,79 @@ class Management:
         what = f"{operation} of {self.path!r}"
         namespace = self._namespace
         with namespace.translating_errors(what):
-            connection = namespace.authorized(self.path)
-            if self._requests is None or not self._requests.alive:
-                self.detach()
-                self._requests = RequestLinks(
-                    connection, f"{self.path}/$management", until=namespace.deadline()
-                )
-            requests, seconds = self._requests, max(namespace.timeout_seconds - _MARGIN_SECONDS, 0)
-            properties = {
-                "operation": f"com.microsoft:{operation}",
-                "type": "entity-mgmt",
-                "com.microsoft:server-timeout": UInt(int(seconds * 1000)),
-            }
+            requests = self._links(namespace.authorized(self.path))
+            requests.wait_attached(namespace.deadline())
+            asked = [(self._properties(operation), body) for body in bodies]
             answers: list[Response | None] = [None] * len(bodies)
             until = namespace.deadline()
-            if len(bodies) > 1:
-                asked = [(properties, body) for body in bodies]
-                answers = requests.ask_all(asked, until=until)
-            # A request without an answer is sent again: that also finds the reason.
-            complete = [
-                answer or requests.ask(properties, body, until=until)
-                for answer, body in zip(answers, bodies, strict=True)
-            ]
+            if len(asked) > 1:
+                answers = requests.ask_all(asked, until=_early(until))
+            complete = _completed(requests, asked, answers, until)
         return [_body(answer, what, is_nothing) for answer in complete]
+
+    def _links(self, connection: Connection) -> RequestLinks:
+        if self._requests is None or not self._requests.alive:
+            self.detach()
+            self._requests = RequestLinks(connection, f"{self.path}/$management")
+        return self._requests
+
+    def _properties(self, operation: str) -> dict[str, Any]:
+        seconds = max(self._namespace.timeout_seconds - _MARGIN_SECONDS, 0)
+        return {
+            "operation": f"com.microsoft:{operation}",
+            "type": "entity-mgmt",
+            "com.microsoft:server-timeout": UInt(int(seconds * 1000)),
+        }
+
+
+def first_messages(managements: Sequence[Management]) -> list[bytes | None]:
+    """The first message of each entity, locked or not; None if it has none. All of one client, and
+    asked at the same time: the service may be far away.
+    """
+    namespace, what = managements[0]._namespace, f"peek-message of {len(managements)} entities"
+    asked = [(managements[0]._properties("peek-message"), _range(0, 1))]
+    with namespace.translating_errors(what):
+        connection, errors = namespace.authorize([one.path for one in managements])
+        for error in errors:
+            if error is not None:
+                raise error
+        links = [management._links(connection) for management in managements]
+        for each in links:
+            each.wait_attached(namespace.deadline())
+        pending = [each.start(asked) for each in links]
+        until = namespace.deadline()
+        connection.wait_quietly(lambda: all([one.proceed() for one in pending]), _early(until))
+        answers = [
+            _completed(requests, asked, one.answers(), until)[0]
+            for requests, one in zip(links, pending, strict=True)
+        ]
+    firsts: list[bytes | None] = []
+    for management, answer in zip(managements, answers, strict=True):
+        body = _body(answer, f"peek-message of {management.path!r}", _EMPTY)
+        messages = management._messages(body)
+        firsts.append(messages[0] if messages else None)
+    return firsts
+
+
+def _range(number: int, count: int) -> dict[str, Any]:
+    return {"from-sequence-number": number, "message-count": Int(count)}
+
+
+def _early(until: float) -> float:
+    return min(time.monotonic() + _TOGETHER_SECONDS, until)
+
+
+def _completed(
+    requests: RequestLinks,
+    asked: Sequence[tuple[dict[str, Any], Any]],
+    answers: Sequence[Response | None],
+    until: float,
+) -> list[Response]:
+    """A request without an answer is sent again: that also finds the reason."""
+    return [
+        answer or requests.ask(properties, body, until=until)
+        for answer, (properties, body) in zip(answers, asked, strict=True)
+    ]
 
 
 def _body(answer: Response, what: str, is_nothing: tuple[int, ...]) -> Any:

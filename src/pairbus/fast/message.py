@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import contextlib
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from pairbus.amqp.client.blocking import ClientReceiverLink
 from pairbus.amqp.codec.sections import MESSAGE_ID, identifier_text, pairs, scan
 from pairbus.amqp.codec.types import EPOCH
 from pairbus.amqp.codec.values import PAST_THE_END, MalformedMessage, decode
+
+SEQUENCE_END: Final = 2**48
+"""Above this, the upper bits of a sequence number are the partition of a partitioned entity. Such
+numbers are not in the order of arrival.
+"""
 
 
 class ReceivedMessage:
@@ -43,8 +48,7 @@ class ReceivedMessage:
 
     @property
     def sequence_number(self) -> int | None:
-        number = self.annotations.get("x-opt-sequence-number")
-        return int(number) if isinstance(number, int) else None
+        return _sequence_number_in(self.annotations)
 
     @property
     def message_id(self) -> str | None:
@@ -80,6 +84,16 @@ def read_annotations_of(data: bytes) -> dict[str, Any]:
         for name, value, _, _ in pairs(data, first, end):
             found[name] = value
     return found
+
+
+def sequence_number_of(data: bytes) -> int | None:
+    """The sequence number of a delivered or peeked message."""
+    return _sequence_number_in(read_annotations_of(data))
+
+
+def _sequence_number_in(annotations: dict[str, Any]) -> int | None:
+    number = annotations.get("x-opt-sequence-number")
+    return int(number) if isinstance(number, int) else None
 
 
 def moment(value: object) -> datetime | None:

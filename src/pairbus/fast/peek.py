@@ -18,6 +18,7 @@ from pairbus.client.sdk.failures import Kind, kind_of
 from pairbus.errors import PairbusError
 from pairbus.fast.client import FastClient
 from pairbus.fast.errors import SendIncomplete, SettleFailed
+from pairbus.fast.message import SEQUENCE_END
 from pairbus.fast.rows import MessageView, read, sequence_number, state
 
 T = TypeVar("T")
@@ -33,8 +34,6 @@ ATTEMPTS: Final = 4
 _PAUSE_SECONDS: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 30.0
 _BUSY_SECONDS: Final = 10.0  # the pause that a busy service asks for
-_SEQUENCE_END: Final = 2**48
-"""Above this, the upper bits are the partition number of a partitioned entity."""
 
 
 class PartitionedEntity(PairbusError):
@@ -184,7 +183,7 @@ class Peeker:
 
     def _number(self, message: MessageView) -> int:
         number = sequence_number(message)
-        if number >= _SEQUENCE_END:
+        if number >= SEQUENCE_END:
             raise PartitionedEntity(
                 f"{self.path!r} is a partitioned entity. Its sequence numbers are not in order, so "
                 "receiveMode 'peek' cannot read it; use 'peekLock' or 'receiveAndDelete'"

@@ -26,7 +26,7 @@ from pairbus.fast.message import ReceivedMessage
 from pairbus.fast.settlement import PendingSettlement
 
 _ABANDONED: Final = modified(failed=True)
-_SIZE_UNKNOWN: Final = 256 * 1024
+MESSAGE_BYTES_UNKNOWN: Final = 256 * 1024
 """The size of a message before the first one has come: the largest of the Standard tier."""
 _MODES: Final = ("peekLock", "receiveAndDelete")
 
@@ -43,6 +43,7 @@ class Receiver(Attachment[ClientReceiverLink]):
         mode: str,
         at_most: int | None = None,
         bytes_max: int | None = None,
+        message_bytes: int = MESSAGE_BYTES_UNKNOWN,
     ) -> None:
         super().__init__(namespace, path)
         if credit < 1:
@@ -56,7 +57,8 @@ class Receiver(Attachment[ClientReceiverLink]):
         self._deletes = mode == "receiveAndDelete"
         self._at_most = at_most
         self._bytes_max = bytes_max
-        self._size = _SIZE_UNKNOWN  # of a message, on average of those that were taken last
+        self.message_bytes = message_bytes
+        """The size of a message, on average of those that were taken last."""
         self._taken = 0
         self._grants_no_more = False
         self._is_draining = False
@@ -160,6 +162,11 @@ class Receiver(Attachment[ClientReceiverLink]):
         return bool(self._kept) or (link is not None and (bool(link.inbox) or link.is_over))
 
     @property
+    def buffered_count(self) -> int:
+        """How many messages have arrived and were not taken."""
+        return len(self._kept) + (0 if self._link is None else len(self._link.inbox))
+
+    @property
     def buffered_bytes(self) -> int:
         """The size of the messages that have arrived and were not taken."""
         link = self._link
@@ -187,6 +194,13 @@ class Receiver(Attachment[ClientReceiverLink]):
         self._grants_no_more = True
 
     @property
+    def credit_for_bytes(self) -> int:
+        """`credit`, or less if the messages are large."""
+        if self._bytes_max is None:
+            return self.credit
+        return max(1, min(self.credit, self._bytes_max // self.message_bytes))
+
+    @property
     def has_credit(self) -> bool:
         """Whether the service still has unused credit."""
         return self._link is not None and self._link.credit > 0
@@ -196,9 +210,7 @@ class Receiver(Attachment[ClientReceiverLink]):
         self._is_polling = True
         if self._grants_no_more or self._is_draining:
             return
-        credit = self.credit
-        if self._bytes_max is not None:
-            credit = max(1, min(credit, self._bytes_max // self._size))
+        credit = self.credit_for_bytes
         room, least = credit - len(link.inbox), max(1, credit // 4)
         if self._at_most is not None:
             left = self._at_most - self._taken - len(self._kept) - len(link.inbox)
@@ -210,6 +222,8 @@ class Receiver(Attachment[ClientReceiverLink]):
         return connection.start_receiver(
             self._namespace.address(self.path),
             _unlocked if self._deletes else ReceivedMessage,
+            # With locks: a message is settled when the service has answered the settlement, so a
+            # lost one is noticed. Without locks, it is settled when it is sent.
             snd_settle_mode=1 if self._deletes else 0,
             rcv_settle_mode=0 if self._deletes else 1,
             properties={"com.microsoft:receiver-name": f"pairbus-{uuid4()}"},
@@ -356,7 +370,7 @@ class Receiver(Attachment[ClientReceiverLink]):
             is_of_this_link = received[-1].link is self._link
             self._was_answered |= is_of_this_link
             sizes = [len(one.data) for one in received]
-            self._size = max(1, sum(sizes) // len(sizes))
+            self.message_bytes = max(1, sum(sizes) // len(sizes))
             self._taken_bytes += sum(sizes) if is_of_this_link else 0
             self._tally.receive += units_of_all(sizes)
 
@@ -385,7 +399,11 @@ def _unlocked(link: ClientReceiverLink, number: int, tag: bytes, data: bytes) ->
 
 
 def stop_all(receivers: Sequence[Receiver]) -> list[ReceivedMessage]:
-    """`stop` for several receivers of one client, all at the same time."""
+    """`stop` for several receivers of one client, all at the same time.
+
+    All credit is taken back before anything is released. Otherwise the service would deliver the
+    released messages again at once.
+    """
 
     def wait(done: Callable[[], bool]) -> None:
         namespace = receivers[0]._namespace

@@ -38,7 +38,7 @@ from pairbus.cost.meter import Tally, units_of_all
 from pairbus.fast.connection import Attachment, NamespaceConnection
 from pairbus.fast.errors import SendIncomplete, from_client_error, from_refusal
 
-_WINDOW: Final = 4
+_WINDOW: Final = 4  # of batches: a distant service has the next one when it has stored one
 _MIB: Final = 1024 * 1024
 _SMALL_BATCH: Final = 256 * 1024
 _ENVELOPE_SIZE: Final = 1024  # of the sections in front of the messages, at most

@@ -97,7 +97,7 @@ class PendingSettlement:
                 ]
             self._tally.settle += len(self._here) - len(failed)
             for one in self._here:
-                one.link = None
+                one.link = None  # so that nobody settles it again
         if self._by_token is not None:
             failed += self._by_token()
         if failed:

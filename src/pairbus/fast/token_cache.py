@@ -1,8 +1,8 @@
 """Logs in with an identity: makes its credential once in each process, and keeps its token.
 
-The syphon connects anew in every round, and a credential may take a second to answer. So the token
-is kept until shortly before its end, for all connections of the process. What a credential raises
-is reported in one line.
+A process opens several connections, and a credential may take a second to answer. So the token is
+kept until shortly before its end, for all connections of the process. What a credential raises is
+reported in one line.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class TokenAuthority:
         try:
             errors = dict.fromkeys(audiences, None) | self._put(missing, until)
         finally:
-            self._plan()  # also after Ctrl-C: otherwise nothing would be renewed any more
+            self._plan()
         return [errors[one] for one in audiences]
 
     def _is_authorized(self, audience: str) -> bool:
@@ -149,24 +149,29 @@ class TokenAuthority:
         """
         now = self._clock()
         due = [audience for audience, token in self._accepted.items() if now >= token.renew_at]
-        for audience, error in self._put(due, until).items():
-            if error is None:
-                continue
-            logger.warning("the token for %s cannot be renewed: %s", audience, error)
-            token = self._accepted[audience]
-            left = token.expires - now
-            if left > 0:
-                token.renew_at = now + min(RETRY_SECONDS, max(left / 2, 1.0))
-            else:
-                del self._accepted[audience]
-        self._plan()
+        try:
+            for audience, error in self._put(due, until).items():
+                if error is not None:
+                    self._renewal_failed(audience, error, now=now)
+        finally:
+            self._plan()
+
+    def _renewal_failed(self, audience: str, error: Exception, *, now: float) -> None:
+        logger.warning("the token for %s cannot be renewed: %s", audience, error)
+        token = self._accepted[audience]
+        left = token.expires - now
+        if left > 0:
+            token.renew_at = now + min(RETRY_SECONDS, max(left / 2, 1.0))
+        else:
+            del self._accepted[audience]
 
     def _plan(self) -> None:
+        """Call it after `_put`, also after Ctrl-C: otherwise nothing is renewed any more."""
         self.renew_at = min((one.renew_at for one in self._accepted.values()), default=math.inf)
 
     def _put(self, audiences: Sequence[str], until: float) -> dict[str, Exception | None]:
         """Returns the error of each audience, or None. Raises ConnectionLost, which affects all of
-        them. Call `_plan` afterwards.
+        them. Call `_plan` afterwards, whatever happens.
         """
         # No renewal may start while this waits: it would take the answers away.
         self.renew_at = math.inf
