@@ -1,4 +1,4 @@
-"""What `pairbus` offers by name, and what importing it does not load."""
+"""Which names `pairbus` offers, and what importing it does not load."""
 
 from __future__ import annotations
 
@@ -97,3 +97,15 @@ def test_a_type_checker_sees_the_names_that_are_there_at_run_time() -> None:
     assert sorted(declared) == sorted(pairbus.__all__)
     for name, module in declared.items():
         assert getattr(importlib.import_module(module), name) is getattr(pairbus, name)
+
+
+def test_no_two_classes_have_one_name_except_the_twins_of_the_two_shells() -> None:
+    folder = Path(pairbus.__file__).parent
+    homes: dict[str, set[str]] = {}
+    for file in sorted(folder.rglob("*.py")):
+        path = str(file.relative_to(folder)).replace("client/aio/", "client/blocking/")
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, set()).add(path)
+    assert len(homes) > 500
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

@@ -67,7 +67,7 @@ def check_installed(part: str, extra: str, *packages: str) -> None:
 
 def check_broker_installed(part: str) -> None:
     """The broker, and the commands that start one, say at once which package is missing."""
-    packages = ("defusedxml", "lark", "starlette", "trustme", "uvicorn", "websockets")
+    packages = ("defusedxml", "httptools", "lark", "starlette", "trustme", "uvicorn", "websockets")
     check_installed(part, "broker", *packages)
 
 

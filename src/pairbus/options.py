@@ -234,6 +234,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
 
 # --- checks ---------------------------------------------------------------------------------------
 
+# By hand and not by a library: the paired client needs no package but the SDK, and each text names
+# the option, its value and what would be right.
 
 _MANAGER_METHODS: Final = ("get_queue", "create_queue")
 _FACTORY_METHODS: Final = ("get_queue_sender", "close")

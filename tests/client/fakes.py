@@ -1,5 +1,5 @@
-"""What the paired client's parts are tested with where no connection is needed: real clients of the
-SDK that never connect, a clock that is set by hand, and stand-ins for senders of the SDK."""
+"""Stand-ins for tests of the paired client that need no connection: real clients of the SDK that
+never connect, a clock that is set by hand, and replacements for senders of the SDK."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Clock:
 
 
 def plain_client(text: str = PRIMARY, **settings: Any) -> ServiceBusClient:
-    """The SDK's. It connects when it is used, and here it never is."""
+    """A client of the SDK. It would connect on first use, and is never used here."""
     return ServiceBusClient.from_connection_string(text, **settings)
 
 
 def options(
     secondary: str = SECONDARY, *, manager: str | None = None, **settings: Any
 ) -> SendAvailabilityPairedNamespaceOptions:
-    """Blocking, with backlog queues on `backup`."""
+    """Blocking, with the backlog queues on `backup`."""
     return SendAvailabilityPairedNamespaceOptions(
         ServiceBusAdministrationClient.from_connection_string(manager or secondary),
         settings.pop("factory", None) or plain_client(secondary),
@@ -66,7 +66,7 @@ def options(
 
 
 def asyncio_options(**settings: Any) -> SendAvailabilityPairedNamespaceOptions:
-    """To be made, and closed, in a loop."""
+    """Create and close these in an event loop."""
     return SendAvailabilityPairedNamespaceOptions(
         AsyncAdministrationClient.from_connection_string(SECONDARY),
         azure.servicebus.aio.ServiceBusClient.from_connection_string(SECONDARY),
@@ -151,7 +151,7 @@ class StandIn:
 
 
 class RecordedSyphon:
-    """It does nothing but record its calls. It starts when the gate is open."""
+    """Only records its calls. It starts when the gate is open."""
 
     def __init__(self, start_error: Exception | None = None) -> None:
         self.context: SyphonContext | None = None

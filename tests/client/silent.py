@@ -41,7 +41,7 @@ class SilentPeer:
 
     @property
     def count(self) -> int:
-        """How many connections it has taken."""
+        """The number of connections that it has accepted."""
         return len(self._taken)
 
     def __enter__(self) -> Self:

@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.aio import ServiceBusClient as AsyncClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 from hypothesis import given
@@ -17,13 +18,13 @@ from pairbus.client.sdk import private
 from pairbus.client.sdk.batches import DivertedBatch
 from pairbus.client.sdk.messages import diverted
 from pairbus.client.sdk.pairing_errors import EnvelopeTooLarge
-from tests.client.fakes import plain_client
+from tests.client.fakes import PRIMARY, plain_client
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 
 
 def sender_with(limits: tuple[int, int]) -> Any:
-    """A sender whose link told these limits: of a message, and of a batch."""
+    """A sender whose link has reported these limits: of a message, and of a batch."""
     sender = plain_client().get_queue_sender(QUEUE)
     private.lend_limits(sender, limits)
     return sender
@@ -70,6 +71,18 @@ def test_many_that_fit_go_as_one_batch_in_order() -> None:
     assert isinstance(batch.content, ServiceBusMessageBatch)
     assert batch.count == 20
     assert numbers(batch) == list(range(20))
+
+
+@pytest.mark.parametrize("client", [ServiceBusClient, AsyncClient])
+def test_a_batch_is_of_the_kind_that_its_sender_sends_without_encoding_it_again(
+    client: Any,
+) -> None:
+    sender = client.from_connection_string(PRIMARY).get_queue_sender(QUEUE)
+    private.lend_limits(sender, (10_000, 10_000))
+
+    [batch] = make_batches(sender, messages(10, 10), path="orders", queue=QUEUE)
+
+    assert private._batch_settings(batch.content)["amqp_transport"] is sender._amqp_transport
 
 
 def test_what_its_envelope_made_too_large_is_split_at_the_limit() -> None:

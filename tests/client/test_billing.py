@@ -1,4 +1,4 @@
-"""What a client's messages are billed beyond one for each; and what it has spent."""
+"""The billed operations of a client in addition to one per message, and all that it has spent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KB = 1024
 
 @pytest.fixture(scope="module")
 def sender() -> Any:
-    """One of the SDK, that never connects."""
+    """A sender of the SDK that never connects."""
     return plain_client().get_queue_sender("orders")
 
 

@@ -195,7 +195,7 @@ def test_a_number_of_the_service_can_be_cancelled_even_if_it_is_wrong(numbers: A
 
 
 class Live:
-    """A sender that records who was asked whether it can be used."""
+    """A sender that records each check of whether it can be used."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -244,5 +244,5 @@ def test_an_unknown_argument_causes_a_warning_where_it_was_given_in_asyncio() ->
 
 def _paired(client: Any) -> Any:
     sender = client.get_queue_sender("orders")
-    client._state.pairing = object()
+    sender.client_state.install(object())
     return sender

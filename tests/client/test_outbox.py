@@ -1,11 +1,13 @@
-"""How messages leave the outbox, step by step, and what it tells. Pure: a script answers the steps
-that send, and the file is real."""
+"""How messages leave the outbox, step by step, and the events of it. A script answers the steps
+that send; the file is real."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -152,19 +154,14 @@ def test_a_message_that_fits_the_primary_only_waits_for_the_primary(world):
 
 
 def test_what_was_sent_and_could_not_be_deleted_is_deleted_later_and_not_sent_again(
-    world, monkeypatch
+    world, full_disk
 ):
     world.put("1")
-    transaction = world.outbox.file._transaction
 
-    def fail():
-        raise OutboxError("the disk is full")
-
-    monkeypatch.setattr(world.outbox.file, "_transaction", fail)
-    for _ in range(2):
-        with pytest.raises(OutboxError):
-            world.drain()
-    monkeypatch.setattr(world.outbox.file, "_transaction", transaction)
+    with full_disk():
+        for _ in range(2):
+            with pytest.raises(OutboxError):
+                world.drain()
     world.drain()
 
     assert world.sent == [["1"]]
@@ -230,6 +227,29 @@ def test_an_entity_that_refuses_its_messages_is_reported(world):
     assert caught.value.__cause__ is error
     [event] = world.of(OutboxStalled)
     assert (event.path, event.error, event.waiting) == ("Orders", error, 1)
+
+
+def test_a_send_does_not_wait_for_a_look_at_what_is_due(world):
+    """That one is taken under the lock of the pairing, and a signal handler may send."""
+    world.put("1")
+    looking, release = threading.Event(), threading.Event()
+
+    def can_send(path: str) -> bool:
+        looking.set()
+        return release.wait(30)
+
+    look = partial(world.outbox.take_due, now=world.clock(), can_send=can_send)
+    send = threading.Thread(target=world.outbox.check_accepts, args=("orders",), daemon=True)
+    background = threading.Thread(target=look, daemon=True)
+    background.start()
+    assert looking.wait(30)
+    send.start()
+    send.join(5)
+    is_waiting = send.is_alive()
+    release.set()
+    background.join()
+
+    assert not is_waiting
 
 
 def test_a_file_with_messages_is_announced(made):

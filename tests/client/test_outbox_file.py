@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import itertools
 import signal
 import sqlite3
 import stat
@@ -11,6 +11,8 @@ import sys
 import tempfile
 import textwrap
 import threading
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pairbus.client import outbox_file
 from pairbus.client.outbox_file import ROW_BYTES, OutboxFile
 from pairbus.errors import OutboxError
+from tests.client.lines import ctrl_c, run_and_interrupt
 
 pytestmark = pytest.mark.req("X-04")
 
@@ -290,47 +293,111 @@ def test_a_closed_file_says_so(opened):
         put(file, "orders", "1")
 
 
+def test_an_interrupt_at_any_line_stores_the_message_or_not_and_leaves_the_file_usable(opened):
+    file, stored = opened(), ["0"]
+    put(file, "orders", "0")
+
+    for line in itertools.count(1):
+        store = partial(put, file, "orders", str(line))
+        try:
+            if not run_and_interrupt(store, outbox_file, ctrl_c, before_line=line):
+                break
+        except KeyboardInterrupt:
+            pass
+        found = oldest(file, "orders")
+        assert found in (stored, [*stored, str(line)])
+        assert file.counts.waiting == {"orders": len(found)}
+        stored = found
+
+    assert line > 20
+    assert oldest(file, "orders") == [*stored, str(line)]
+
+
+def test_an_interrupt_at_any_line_of_a_refused_call_leaves_the_file_usable(opened):
+    file = opened(bytes_max=10 + ROW_BYTES)
+    put(file, "orders", "0")
+
+    for line in itertools.count(1):
+        store = partial(put, file, "orders", str(line))
+        try:
+            run_and_interrupt(store, outbox_file, ctrl_c, before_line=line)
+        except KeyboardInterrupt:
+            file.delete(file.oldest("orders", count=1, bytes_max=1))
+            put(file, "orders", str(line))
+        except OutboxError:
+            break  # it ran to its end
+
+    assert line > 10
+
+
+class InterruptedMessages(list[tuple[str, bytes]]):
+    """A signal arrives when they are read for the second time, in the transaction."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        self.reads += 1
+        if self.reads == 2:
+            signal.raise_signal(signal.SIGUSR1)
+        return super().__iter__()
+
+
 @pytest.fixture
-def full_disk(path):
-    """A function that lets files grow by no more than a few bytes from now on."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+def on_signal():
+    """Sets what a signal handler does."""
+    before = signal.getsignal(signal.SIGUSR1)
+    yield lambda work: signal.signal(signal.SIGUSR1, lambda *_: work())
+    signal.signal(signal.SIGUSR1, before)
 
-    def fill() -> None:
-        log = path.with_name(f"{path.name}-wal")
-        resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 10, hard))
 
-    yield fill
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    signal.signal(signal.SIGXFSZ, ignored)
+def test_a_signal_handler_may_close_the_file_while_its_thread_stores(opened, on_signal):
+    file = opened()
+    put(file, "orders", "1")
+    on_signal(file.close)
+
+    with pytest.raises(OutboxError, match="has been closed with its client"):
+        file.put("orders", InterruptedMessages([("2", b"x")]))
+
+    assert [each.message_id for each in opened().messages()] == ["1"], "no half transaction"
+
+
+def test_a_signal_handler_that_stores_while_its_thread_stores_is_refused(opened, on_signal):
+    file = opened()
+    refused: list[str] = []
+
+    def store() -> None:
+        with pytest.raises(OutboxError, match="send again when the handler has returned") as caught:
+            put(file, "orders", "2")
+        refused.append(str(caught.value))
+
+    on_signal(store)
+
+    file.put("orders", InterruptedMessages([("1", b"x")]))
+
+    assert len(refused) == 1
+    assert oldest(file, "orders") == ["1"]
 
 
 def test_on_a_full_disk_nothing_is_stored_and_nothing_lost(opened, full_disk):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     file = opened()
     put(file, "orders", "1", size=5000)
-    full_disk()
 
-    with pytest.raises(OutboxError, match=r"outbox\.db cannot be "):
+    with full_disk(), pytest.raises(OutboxError, match=r"outbox\.db cannot be "):
         put(file, "orders", "2", size=5000)
     assert file.counts.waiting == {"orders": 1}
 
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     put(file, "orders", "3")
     assert oldest(file, "orders") == ["1", "3"]
 
 
 def test_a_sent_message_that_cannot_be_deleted_is_not_sent_again(opened, full_disk):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     file = opened()
     put(file, "orders", "1", "2", size=5000)
-    full_disk()
 
-    with pytest.raises(OutboxError):
+    with full_disk(), pytest.raises(OutboxError):
         file.delete(file.oldest("orders", count=1, bytes_max=1))
     assert oldest(file, "orders") == ["2"]
 
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     file.delete([])
     assert [each.message_id for each in file.messages()] == ["2"]
 

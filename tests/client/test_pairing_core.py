@@ -264,6 +264,23 @@ def test_metrics_do_not_keep_a_client_that_was_dropped_without_closing_it(clock:
 # --- threads
 
 
+def test_a_signal_handler_may_close_the_client_during_a_decision_while_metrics_are_read(
+    clock: Clock,
+) -> None:
+    counting = Counting()
+    pairing, _ = pairing_of(clock, observers=[counting])
+    pairing.announce()
+    pairing.sent(PATH, to_primary(pairing), count=3)
+    totals: list[Any] = []
+    reader = threading.Thread(target=lambda: totals.append(counting.totals.totals()), daemon=True)
+
+    with pairing.decide():  # and here comes the signal
+        reader.start()
+        reader.join(30)
+        assert totals == [{("contoso", PATH): 3}]
+        pairing.close_router()
+
+
 @pytest.mark.req("F-05")
 def test_threads_that_fail_at_once_fail_the_entity_over_once(clock: Clock) -> None:
     pairing, events = pairing_of(clock)

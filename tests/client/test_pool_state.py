@@ -1,4 +1,4 @@
-"""The books of connections to backlog queues: lent once each, few, kept ready, trimmed."""
+"""The bookkeeping of connections to backlog queues: each lent once, few, kept ready, trimmed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def taken(books: PoolState[StandIn], queue: str = "a") -> BacklogConnection[Stan
 
 
 def all_taken(books: PoolState[StandIn], queue: str = "a") -> list[BacklogConnection[StandIn]]:
-    """As many as there may be, all of them open."""
+    """As many as are allowed, all of them open."""
     pool = []
     for _ in range(CONNECTIONS_PER_QUEUE_MAX):
         pool.append(taken(books, queue))
@@ -120,7 +120,7 @@ QUEUES = st.sampled_from("ab")
 
 
 class Books(RuleBasedStateMachine):
-    """Every connection is in one place: lent, idle, or handed over to be closed."""
+    """Every connection is in one place: lent, idle, or returned to be closed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.client.pool import BacklogConnection, PoolExhausted
+from pairbus.client.route.plans import Ping
 from pairbus.client.sdk import private
 from pairbus.client.sdk.pairing_errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.client.send import SendCall, SenderBusy, SendRequest, is_stale, leaves_usable
@@ -82,8 +83,7 @@ class Sender:
 
 
 class World:
-    """A pairing whose steps are answered by the test. An answer is a value, an error, or a function
-    that is called."""
+    """A pairing. The test answers steps with a value, an error, or a function that is called."""
 
     def __init__(self, clock: Clock, **settings: Any) -> None:
         self.clock = clock
@@ -175,7 +175,7 @@ class World:
     # --- what a test asks for
 
     def script(self, **answers: Any) -> None:
-        """By name of the step; in the order of its occurrences."""
+        """By name of the step, in the order in which they occur."""
         kinds = {kind.__name__: kind for kind in Step.__args__}
         self.answers = {kinds[name]: list(script) for name, script in answers.items()}
 
@@ -964,3 +964,24 @@ def test_an_observer_that_exits_leaves_no_lock_held(patient: World) -> None:
     patient.script(AcquireLock=[let_the_interval_end])
     with pytest.raises(Interrupted):
         patient.send()  # and `World.send` looks at the lock
+
+
+def test_an_interrupt_as_a_call_begins_to_divert_leaves_nothing_to_come_home(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ordered fail-back, the entity would wait for it for ever."""
+    world = World(clock, fail_back="ordered")
+    world.fail_over()
+    begin = world.pairing.backlog_begins
+
+    def begin_and_be_interrupted(*args: Any) -> None:
+        begin(*args)
+        raise Interrupted
+
+    monkeypatch.setattr(world.pairing, "backlog_begins", begin_and_be_interrupted)
+    with pytest.raises(Interrupted):
+        world.send()
+
+    world.pairing.ping_ended(Ping(PATH, 0), None)
+
+    assert world.state == "healthy"

@@ -1,5 +1,5 @@
-"""A call that neither namespace accepts, with an outbox: what is stored, and what is not. Pure but
-for the file: a script answers the other steps."""
+"""A call that neither namespace accepts, with an outbox: what is stored, and what is not. A script
+answers the steps; the file is real."""
 
 from __future__ import annotations
 

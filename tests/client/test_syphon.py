@@ -1,4 +1,4 @@
-"""The plug of the syphon: which one a pairing starts, and what it says if there is none."""
+"""The plug of the syphon: which one a pairing starts, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_one_that_is_not_installed_is_named_with_what_to_install(
         lambda name, *more: None if name == "pyspark" else found(name, *more),
     )
 
-    with pytest.raises(SyphonNotInstalled, match=r"install .*`pairbus\[spark\]`.*, or pair with"):
+    with pytest.raises(
+        SyphonNotInstalled, match=r"run `pip install 'pairbus\[spark\]'`, or pair with"
+    ):
         syphon_for(options(enable_syphon=True), "contoso")
 
 

@@ -1,4 +1,4 @@
-"""How much time a call has, and what the options say about periods."""
+"""How much time a call has, and which periods the options set."""
 
 from __future__ import annotations
 

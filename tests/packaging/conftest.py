@@ -1,4 +1,4 @@
-"""These tests take longest, one after the other, so `make test` begins with them."""
+"""These tests take the longest, so `make test` begins with them."""
 
 from __future__ import annotations
 

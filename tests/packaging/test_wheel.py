@@ -22,10 +22,10 @@ OLDEST_MINOR = 11
 
 
 def pythons() -> list[str]:
-    """Every Python of this machine that pairbus supports: one path for each version.
+    """Every Python on this machine that pairbus supports: one path for each version.
 
-    Looks in PATH, and beside the running one, where version managers keep the others. Starts none
-    of them: every process that collects tests comes by here.
+    Looks in PATH, and next to the running one, where version managers keep the others. Starts none
+    of them, because every process that collects tests runs this.
     """
     folders = [Path(folder) for folder in os.get_exec_path()]
     candidates = [path for folder in folders for path in sorted(folder.glob("python3.*"))]
@@ -78,7 +78,7 @@ class Environment:
         return self._run(self.python, *command)
 
     def pip(self, *command: str | Path) -> str:
-        """The pip of this environment: to install one into each takes as long as all the rest."""
+        """The pip of this environment: installing one into each would take as long as the rest."""
         pip = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check"]
         done = self._run(*pip, *command)
         assert done.returncode == 0, done.stderr

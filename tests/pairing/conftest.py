@@ -1,7 +1,7 @@
 """Fixtures for paired clients: two namespaces in two processes, shared by the tests of a worker.
 
-A test may kill them, or make them fail: afterwards they are healthy again. Entities and backlog
-queues are each test's own. Every test runs twice, with the blocking and with the asyncio client.
+A test may kill them or make them fail; afterwards they are healthy again. Each test has its own
+entities and backlog queues. Every test runs twice, with the blocking and with the asyncio client.
 """
 
 from __future__ import annotations

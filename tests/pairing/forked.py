@@ -26,7 +26,7 @@ import pairbus.aio
 
 
 def in_a_child(work: Any) -> str:
-    """What the work answers in a forked process."""
+    """Returns what the work returns in a forked process."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

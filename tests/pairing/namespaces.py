@@ -1,6 +1,6 @@
-"""A namespace in a process of its own: a broker to be killed, started again, and told to fail.
+"""A namespace in its own process: a broker that tests kill, start again, and make fail.
 
-Knows nothing of the paired client. What is on it is read by the plain official SDK.
+Knows nothing of the paired client. The plain official SDK reads what is in it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ POLICIES = {
 
 
 def fixed_port() -> int:
-    """A free port that no outgoing connection is ever given.
+    """A free port that no outgoing connection ever gets.
 
-    One of those could hold the port while its broker is down; or, meaning to reach the dead
-    broker, connect to itself.
+    Such a connection could hold the port while its broker is down, or connect to itself instead of
+    the dead broker.
     """
     lowest, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     for _ in range(100):
@@ -53,7 +53,7 @@ def fixed_port() -> int:
 
 
 class Backstage:
-    """Closes what tests opened, behind their backs: the SDK takes half a second for each link."""
+    """Closes in the background what tests opened: the SDK takes half a second for each link."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(16)
@@ -81,13 +81,13 @@ class Fault:
 
     @property
     def hits(self) -> int:
-        """How often it struck so far, as long as it is active."""
+        """How often it has struck, as long as it is active."""
         [hits] = [listed["hits"] for listed in self._client.all() if listed["id"] == self.id]
         return int(hits)
 
     @property
     def is_over(self) -> bool:
-        """Because it was cleared, or has struck as often as it should."""
+        """It was cleared, or has struck as often as it should."""
         return all(listed["id"] != self.id for listed in self._client.all())
 
     def clear(self) -> None:
@@ -130,7 +130,7 @@ class NamespaceProcess:
         assert line.startswith(f"{self.name} ready: "), f"it said {line!r}\n{self.log.read_text()}"
 
     def kill(self) -> None:
-        """`kill -9`: no handler runs, nobody is told."""
+        """`kill -9`: no handler runs, and no peer is told."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -216,7 +216,7 @@ class NamespaceProcess:
         self.admin.update_queue(queue)
 
     def count(self, path: str) -> int:
-        """How many messages are in a queue, in whatever state."""
+        """The number of messages in a queue, in any state."""
         return self.admin.get_queue_runtime_properties(path).total_message_count or 0
 
     # its messages, by the plain SDK
@@ -238,7 +238,7 @@ class NamespaceProcess:
     def peek(
         self, queue: str, subscription: str | None = None, **options: Any
     ) -> list[ServiceBusReceivedMessage]:
-        """All messages, without touching them; `session_id` where the entity has sessions."""
+        """All messages, unchanged; `session_id` if the entity has sessions."""
         if subscription is not None:
             receiver = self.client.get_subscription_receiver(queue, subscription, **options)
         else:
@@ -254,13 +254,13 @@ class NamespaceProcess:
         return found
 
     def send(self, queue: str, *messages: Any) -> None:
-        """By the plain SDK, one after the other."""
+        """Sends with the plain SDK, one message after the other."""
         with self._closed_later(self.client.get_queue_sender(queue)) as sender:
             for message in messages:
                 sender.send_messages(message)
 
     def take(self, queue: str, count: int) -> list[ServiceBusReceivedMessage]:
-        """So many messages, received and removed."""
+        """Receives and removes this many messages."""
         receiver = self.client.get_queue_receiver(queue, receive_mode="receiveanddelete")
         taken: list[ServiceBusReceivedMessage] = []
         with self._closed_later(receiver) as receiving:
@@ -278,5 +278,5 @@ def with_token(connection_string: str, token: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """For a Python process that is to find what this one finds."""
+    """For a Python process that must find what this one finds."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

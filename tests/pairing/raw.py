@@ -1,6 +1,6 @@
-"""Messages to the byte, as they lie in a queue: what no SDK shows, which decodes them.
+"""The bytes of messages in a queue, which no SDK shows, because each decodes them.
 
-The peer locks what it reads and leaves without a word, so nothing is taken away.
+The peer locks what it reads and leaves without settling, so nothing is removed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BROKERS_OWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawMessage:
-    """What a sender decides about, taken apart; the rest is the broker's."""
+    """The parts that a sender decides about; the rest is the broker's."""
 
     durable: bool | None
     priority: int | None

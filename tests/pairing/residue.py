@@ -3,8 +3,8 @@
     python -m tests.pairing.residue SHELL SCENARIO JSON
 
 It prints a word for each step and waits for a line on its standard input before the next, so that
-whoever started it can break things in between. Its last line is the count. What it says on its
-standard error is a warning that nobody should see.
+the test can break things in between. Its last line is the count. On its standard error it prints
+warnings that nobody should see.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def sockets() -> int:
 
 
 def threads() -> list[str]:
-    """But for the loop's own pool, in which asyncio looks up names."""
+    """Without the event loop's own pool, in which asyncio looks up names."""
     names = [thread.name for thread in threading.enumerate()]
     return sorted(name for name in names if not name.startswith(("MainThread", "asyncio_")))
 
@@ -59,7 +59,7 @@ def tasks() -> list[str]:
 
 
 def processes() -> list[str]:
-    """Those that this one has started."""
+    """Those that this process has started."""
     lists = Path("/proc/self/task").glob("*/children")
     return sorted(pid for children in lists for pid in children.read_text().split())
 
@@ -204,7 +204,7 @@ async def run(name: str, scenario: str, case: dict[str, str]) -> dict[str, Any]:
 
 
 async def run_hastily(name: str, case: dict[str, str]) -> dict[str, Any]:
-    """Closed while the pairing is still making its connections ready."""
+    """Closes while the pairing still opens its connections."""
     before, seconds, errors = residue(), [], list[str]()
     for delay in DELAYS_SECONDS:
         shell = Shell(name, case)

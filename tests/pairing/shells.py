@@ -1,7 +1,8 @@
-"""One text for the two paired clients: blocking and asyncio, both under the blocking names.
+"""The two paired clients, blocking and asyncio, both under the blocking names, so that one test is
+for both.
 
-As for the plain SDK (`tests/interop/shells.py`), the asyncio client works on a loop in a thread of
-its own, so that its background tasks are alive between calls, as in an application.
+As for the plain SDK (`tests/interop/shells.py`), the asyncio client works on a loop in its own
+thread, so that its background tasks are alive between calls, as in an application.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Closing a paired client: what ends with it, what it leaves behind, and how long it takes.
 
-What is left is counted in a process of its own, in which nothing else has threads or sockets.
+What is left is counted in a separate process, in which nothing else has threads or sockets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Subject:
     """`tests/pairing/residue.py` at work."""
 
     def __init__(self, world, scenario: str, queue: str, **case: str) -> None:
-        told = {
+        reported = {
             "primary": world.primary.connection_string(),
             "secondary": world.secondary.connection_string(),
             "manager": world.secondary.connection_string(),
@@ -36,7 +36,7 @@ class Subject:
         # All warnings are shown, those of sockets and coroutines that nobody closed included.
         command = [sys.executable, "-X", "dev", "-m", "tests.pairing.residue"]
         self._process = subprocess.Popen(
-            [*command, world.shell.name, scenario, json.dumps(told)],
+            [*command, world.shell.name, scenario, json.dumps(reported)],
             cwd=Path(__file__).parents[2],
             env=environment(),
             stdin=subprocess.PIPE,
@@ -155,7 +155,7 @@ def test_a_pairing_that_was_refused_leaves_nothing(world, start, who):
 
 @pytest.mark.req("C-02", "F-07")
 def test_a_secondarys_client_that_was_closed_first_harms_nobody(world):
-    """Sends go to the primary as long as that is well; then there is nowhere left."""
+    """Sends go to the primary as long as it is well; after that, no namespace is left."""
     queue = world.queue()
     client, factory = world.client(), world.factory()
     world.pair(client, factory=factory)

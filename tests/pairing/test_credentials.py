@@ -1,4 +1,4 @@
-"""Every way in that the SDK knows, on both sides of a pair; and TLS."""
+"""Every kind of credential that the SDK knows, on both sides of a pair; and TLS."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def bearer(namespace, shell):
 
 
 def check_both_ways(world, client, queue: str) -> None:
-    """To the primary, to the backlog, a ping, and back: each on a connection of its own."""
+    """To the primary, to the backlog, a ping, and back: each on its own connection."""
     with client.get_queue_sender(queue) as sender:
         world.send(sender, "1")
         with world.primary.fault("cannot_send", queue):
@@ -122,7 +122,7 @@ def test_a_client_that_may_only_send_is_enough(world):
 
 
 def test_a_token_that_is_no_longer_taken_is_no_outage(world):
-    """A signature for another queue: the client is set up wrong, and no failover would help."""
+    """A signature for another queue: the client is set up wrong, and a failover would not help."""
     from azure.servicebus.exceptions import ServiceBusAuthenticationError
 
     queue, other = world.queue(), world.queue("other")

@@ -1,8 +1,8 @@
-"""A message in the backlog is the message that was sent, to the byte, but for what the envelope
-takes off it; and what it takes off is in the aliases.
+"""A message in the backlog is byte for byte the message that was sent, except for what the envelope
+removes; and what it removes is in the aliases.
 
 The same message is sent twice, once to a healthy queue and once to one that is failed over, and
-both copies are compared as they lie on the two brokers.
+both copies are compared as the two brokers have them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Twins:
         world.primary.fault("cannot_send", self.failed)
 
     def send(self, content):
-        """To both; answers both copies of one message."""
+        """Sends to both queues. Returns both copies of the message."""
         self.to_healthy.send_messages(content)
         self.to_failed.send_messages(content)
 
@@ -205,7 +205,7 @@ def test_all_aliases_at_once_in_every_shape(world):
 
 
 def largest_body(world, queue: str, **settings) -> int:
-    """What just fits the primary: found by trying, as the limit is one of the whole message."""
+    """What just fits the primary, found by trial: the limit applies to the whole message."""
     fits, does_not = 200_000, 262_145
     client = world.primary.client
     sender = world.enter(client.get_queue_sender(queue))

@@ -1,4 +1,4 @@
-"""What a paired client tells: events to observers, lines to the log, and its status."""
+"""What a paired client reports: events to observers, lines in the log, and its status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The way back to the primary: by ping, by hand; and who is pinged, how often, and who notices."""
+"""The way back to the primary: by a ping or by hand; which entity is pinged, how often, and which
+events follow."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.waiting import wait_until
 
 
 def settled(value, *, seconds: float) -> list:
-    """What it answers over so many seconds, each answer once."""
+    """What it returns during so many seconds, each answer once."""
     seen, deadline = [], time.monotonic() + seconds
     while time.monotonic() < deadline:
         answer = value()
@@ -187,7 +188,7 @@ def test_a_ping_by_link_sends_nothing(world):
 @pytest.mark.req("G-01", "C-02")
 @pytest.mark.parametrize("mode", ["message", "link"])
 def test_a_ping_into_silence_harms_nobody(world, mode):
-    """It has a bound, and what it waits for does not keep a client from closing."""
+    """It has a time limit, and what it waits for does not keep a client from closing."""
     silent, failed = world.queue("silent"), world.queue("failed")
     client = world.client()
     world.pair(

@@ -1,4 +1,4 @@
-"""A paired client does not survive a fork: the child gets an error, and the parent goes on."""
+"""A paired client does not survive a fork: the child gets an error, and the parent continues."""
 
 from __future__ import annotations
 

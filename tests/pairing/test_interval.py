@@ -1,6 +1,6 @@
-"""The failover interval: until it is over, failures are the caller's; and what ends it early.
+"""The failover interval: until it is over, the caller gets the failures; and what ends it early.
 
-In real time, with an interval of a few seconds; its exact bounds are tested where time is handed
+In real time, with an interval of a few seconds. Its exact bounds are tested where time is passed
 in.
 """
 

@@ -1,4 +1,5 @@
-"""Failures that say nothing of the primary: they are the caller's, and nothing goes to the backlog.
+"""Failures that say nothing about the primary: the caller gets them, and nothing goes to the
+backlog.
 
 The client fails over at the first failure that counts, so none of these may count.
 """
@@ -98,7 +99,7 @@ def test_a_sender_that_is_closed(world):
 
 
 def test_a_refusal_of_one_message_does_not_stop_the_next(world):
-    """An entity with sessions refuses what has none: a matter of the message."""
+    """An entity with sessions refuses a message without one: the message is at fault."""
     queue = world.queue(requires_session=True)
     client = world.pair()
     sender = world.sender(client, queue)

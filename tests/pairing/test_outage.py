@@ -1,7 +1,8 @@
-"""Many threads, or many tasks, that keep sending through an outage: `kill -9`, a restart, pings.
+"""Many threads, or many tasks, that keep sending through an outage: `kill -9`, a restart, pings. No
+caller gets an error, and the account is exact.
 
-Nobody gets an error, and the account is exact. Each shell has its own way of doing many things at
-once, so this is written twice; the account is the same.
+Each shell has its own way of doing many things at once, so this is written twice; the account is
+the same.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ async def send_asyncio(sender: Any, who: int, account: Account) -> None:
 
 
 class Crowd:
-    """Senders at work, in whatever way their shell has for that."""
+    """Many senders at work, in the way of their shell."""
 
     def __init__(self, world: Any, senders: list[Any], account: Account) -> None:
         self._account = account
@@ -190,7 +191,7 @@ def test_many_entities_fail_over_and_back_at_once(world):
 
 @pytest.mark.req("F-05")
 def test_a_crowd_is_diverted_soon_after_the_kill(world):
-    """From the kill to a crowd that goes on: no sender waits for another's time-out."""
+    """From the kill to the first diverted messages: no sender waits for the time-out of another."""
     queue = world.queue(requires_duplicate_detection=True)
     client = world.pair()
     senders = [world.unopened(client, queue) for _ in range(8)]

@@ -1,4 +1,4 @@
-"""`pair_namespace` itself: what it makes, what it refuses, and what is left when it failed."""
+"""`pair_namespace` itself: what it creates, what it refuses, and what is left when it fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.pairing.shells import bare
 
 
 def settings(queue) -> dict:
-    """All that a queue can be told, as the administration client shows it."""
+    """All settings of a queue, as the administration client shows them."""
     return {name: value for name, value in queue.items() if name != "name"}
 
 
@@ -124,7 +124,7 @@ def refused_pairing(client, options, *words: str) -> PairingError:
 
 
 def check_unpaired(world, client, queue: str) -> None:
-    """It is what it was before: a client of the SDK."""
+    """It is what it was before: a client like the SDK's."""
     assert client.pairing is None
     with client.get_queue_sender(queue) as sender:
         world.send(sender, "unpaired")
@@ -211,7 +211,7 @@ def test_a_secondary_that_is_down_cannot_be_paired_with(world):
 
 @pytest.mark.req("A-01", "F-05")
 def test_a_sender_of_the_secondarys_client_is_never_diverted(world):
-    """It is the application's own client; that it serves as a secondary changes nothing for it."""
+    """It is the application's own client. Its use as a secondary changes nothing for it."""
     client, factory = world.client(), world.factory()
     world.pair(client, factory=factory)
     world.secondary.admin.create_queue(f"{world.name}.own")

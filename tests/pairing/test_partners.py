@@ -1,6 +1,6 @@
 """A client that hosts a syphon: the two clients of the pair, and the syphon, end together.
 
-The syphon here does nothing but record its calls.
+The syphon here only records its calls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Backlog queues that fail: which is used next, who learns of it, and what is left at the end."""
+"""Backlog queues that fail: which is used next, which events follow, what is left at the end."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def long_rests(monkeypatch):
-    """No queue comes back into the rotation in the midst of a test, however slow the machine."""
+    """No queue comes back into the rotation during a test, however slow the machine."""
     monkeypatch.setattr("pairbus.client.pairing.QUEUE_REST_SECONDS", 600.0)
 
 
 @pytest.fixture
 def short_rests(monkeypatch):
-    """A withdrawn queue is looked at again after a second, and not after half a minute."""
+    """A withdrawn queue is probed again after a second."""
     monkeypatch.setattr("pairbus.client.pairing.QUEUE_REST_SECONDS", 1.0)
 
 
@@ -41,7 +41,7 @@ def withdrawn(client) -> list[str]:
 
 
 def fill(world, queue: str) -> None:
-    """Until it takes no more, not even a small message; its size was made small."""
+    """Until it accepts nothing more, not even a small message; its size was made small."""
     for size in (250_000, 25_000, 2_500, 250, 25, 0):
         with pytest.raises(ServiceBusQuotaExceededError):
             world.secondary.send(queue, *(ServiceBusMessage(b"x" * size) for _ in range(20)))
@@ -126,7 +126,9 @@ def test_a_whole_call_goes_to_the_next_queue(world):
 
 @pytest.mark.req("F-06")
 def test_one_that_fails_before_it_was_ever_used_is_not_chosen_by_the_next(world):
-    """Ten entities and two queues: without the news, half of them would try the broken one."""
+    """Ten entities and two queues: if they did not share what is known, half of them would try the
+    broken one.
+    """
     queues = [world.queue(f"{number}") for number in range(10)]
     client = world.pair(backlog_queue_count=2)
     senders = world.senders(client, *queues)
@@ -251,8 +253,9 @@ def test_a_silent_secondary_is_given_up_in_bounded_time(world):
 
 @pytest.mark.req("F-06")
 def test_a_busy_a_silent_and_a_slow_queue_do_not_hold_a_message_up(world):
-    """Four queues, of which one is well. The caller's time is shorter than a throttle wait, and the
-    silent queue alone could use it up."""
+    """Four queues, of which one works. The caller's time is shorter than a throttle wait, and the
+    silent queue alone could use it up.
+    """
     queue = world.queue()
     client = world.pair(backlog_queue_count=4)
     sender = world.sender(client, queue)
@@ -289,7 +292,7 @@ def test_a_busy_queue_is_used_again_after_its_wait(world, monkeypatch):
 
 @pytest.mark.req("F-06")
 def test_a_link_to_the_backlog_that_was_lost_while_idle_is_opened_anew(world):
-    """The queue is well: to withdraw it would be wrong."""
+    """The queue works: withdrawing it would be wrong."""
     queue = world.queue()
     client = world.pair()
     sender = world.sender(client, queue)

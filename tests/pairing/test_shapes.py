@@ -1,4 +1,4 @@
-"""All that a sender of the SDK can do, while its entity is failed over; and the ids of messages."""
+"""Every call of a sender of the SDK, while its entity is failed over; and the ids of messages."""
 
 from __future__ import annotations
 

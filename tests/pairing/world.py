@@ -1,8 +1,8 @@
-"""What a test of the paired client holds: entities and backlog queues of its own on two namespaces
-that it shares, paired clients, what they told, and the account of it all.
+"""What a test of the paired client has: entities and backlog queues of its own on two shared
+namespaces, paired clients, their events, and the account of all messages.
 
-The account is what every test here ends with. What a sender was told is *acknowledged*: it must be
-on the primary or in the backlog, under its id, with its envelope.
+Every test here ends with the account. A message whose send has returned is *acknowledged*: it must
+be on the primary or in the backlog, under its id, with its envelope.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def aliases(message: ServiceBusReceivedMessage) -> dict[str, Any]:
 
 
 def together(work: Callable[[Any], Any], each: Sequence[Any]) -> list[Any]:
-    """Does what mostly waits all at once: the SDK takes half a second to open a link."""
+    """Does slow work on all at once: the SDK takes half a second to open a link."""
     with ThreadPoolExecutor(max(1, len(each))) as pool:
         return list(pool.map(work, each))
 
@@ -105,7 +105,7 @@ class World:
         return self._open.enter_context(opened)
 
     def client(self, connection_string: str | None = None, **options: Any) -> Any:
-        """Of the primary, not paired yet."""
+        """A client of the primary, not paired yet."""
         text = connection_string or self.primary.connection_string()
         return self.enter(self.shell.client(text, **{**QUICK, **options}))
 
@@ -119,7 +119,7 @@ class World:
         return self.enter(self.shell.manager(text, **options))
 
     def options(self, *, manager: Any = None, factory: Any = None, **settings: Any) -> Any:
-        """Fails over at once and pings never, by default."""
+        """By default, fails over at once and never pings."""
         defaults = {
             "primary_namespace_name": self.name,
             "backlog_queue_count": QUEUES,
@@ -132,7 +132,7 @@ class World:
         )
 
     def pair(self, client: Any = None, **settings: Any) -> Any:
-        """A client that is paired, one of its own by default."""
+        """Pairs a client, a new one by default."""
         client = client or self.client()
         client.pair_namespace(self.options(**settings))
         return client
@@ -143,20 +143,20 @@ class World:
         return sender.__enter__()
 
     def unopened(self, client: Any, path: str) -> Any:
-        """A sender that its first use opens, and the end of the test closes."""
+        """A sender that opens on first use, and is closed at the end of the test."""
         sender = client.get_queue_sender(path)
         self._senders.append(sender)
         return sender
 
     def senders(self, client: Any, *paths: str) -> list[Any]:
-        """One for each, opened side by side."""
+        """One sender for each, opened at the same time."""
         made = [self.unopened(client, path) for path in paths]
         return together(lambda sender: sender.__enter__(), made)
 
     def send(
         self, sender: Any, *bodies: str, timeout: float | None = None, **settings: Any
     ) -> None:
-        """One send each; a message's id is its text, by default."""
+        """One send for each; by default, the id of a message is its text."""
         for body in bodies:
             message = ServiceBusMessage(body, **{"message_id": body, **settings})
             sender.send_messages(message, timeout=timeout)
@@ -195,8 +195,9 @@ class World:
         return [each for each in found if aliases(each).get("x-ms-path") == path]
 
     def check(self, path: str, *, primary: Iterable[str] = (), backlog: Iterable[str] = ()) -> None:
-        """These ids are on the primary's queue and those in the backlog, once each; and nothing
-        that was acknowledged is missing, nothing else is there."""
+        """These ids are on the primary's queue, and those in the backlog, once each. Nothing that
+        was acknowledged is missing, and nothing else is there.
+        """
         self.check_all({path: (primary, backlog)})
 
     def check_all(self, expected: Mapping[str, tuple[Iterable[str], Iterable[str]]]) -> None:
@@ -215,7 +216,7 @@ class World:
             assert not missing, f"acknowledged and nowhere: {missing}"
 
     def bring_home(self, path: str) -> None:
-        """As the syphon would: what is in the backlog goes to the primary under its own id."""
+        """Like the syphon: what is in the backlog goes to the primary under its own id."""
         home: list[ServiceBusMessage] = []
         for index in range(QUEUES):
             queue = self.backlog_path(index)

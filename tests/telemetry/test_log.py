@@ -1,4 +1,4 @@
-"""Each event becomes one log line that is clear without the code at hand."""
+"""Each event becomes one log line that can be understood without the code."""
 
 import logging
 from dataclasses import replace
@@ -39,7 +39,7 @@ LINES = [
     (
         replace(sample.failed_over, backlog_queue=None, error=None), "failover", WARNING,
         "orders of contoso failed over 60.0 s after its first failure: unknown cause; "
-        "no backlog queue is left: sends fail until one of them or the primary is back",
+        "no backlog queue is left, so neither namespace accepts its messages",
     ),
     (
         sample.failed_back, "failover", INFO,
@@ -103,8 +103,8 @@ LINES = [
     (
         replace(sample.withdrawn, left=0), "backlog", WARNING,
         "backlog queue contoso/x-servicebus-transfer/1 is out of the rotation until it answers "
-        "again: PermissionError: no entry; no backlog queue is left, so sends to failed-over "
-        "entities fail",
+        "again: PermissionError: no entry; no backlog queue is left, so neither namespace "
+        "accepts messages for failed-over entities",
     ),
     (
         sample.readmitted, "backlog", INFO,

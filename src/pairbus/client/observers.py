@@ -21,7 +21,7 @@ class Observers:
     ) -> None:
         self._namespace = namespace
         traced = otel.observer(namespace, server_address=primary, secondary_address=secondary)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # only to change the observers: `notify` takes the tuple
         self._is_ended = False
         ours: tuple[Observer, ...] = (log.EventLog(), *([traced] if traced else []))
         self._observers: tuple[Observer, ...] = (*ours, *observers)

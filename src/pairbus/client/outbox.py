@@ -47,7 +47,8 @@ BATCH_BYTES: Final = 128 * 1024
 DRAIN_SECONDS_MAX: Final = 5.0
 
 _claimed: set[Path] = set()
-_claiming = threading.Lock()
+# Reentrant: a signal handler may close the client while its thread is in here.
+_claiming = threading.RLock()
 
 
 class ClientOutbox:
@@ -132,12 +133,12 @@ class ClientOutbox:
         """Raises OutboxError if messages of this entity wait and it refuses them: it does not
         exist, for example. The caller would not learn it otherwise.
         """
-        with self._lock:
-            refusal = self._schedule.refusal(path.lower())
+        # No lock: `take_due` is called with the lock of the pairing, which a signal handler takes.
+        refusal = self._schedule.refusal(path.lower())
         if refusal is not None:
             raise OutboxError(
                 f"earlier messages for {path!r} wait in the outbox, and the primary refuses them: "
-                f"{one_line(refusal).rstrip('.')}; they are sent when it accepts them, or delete "
+                f"{one_line(refusal)}; they are sent when it accepts them, or delete "
                 "them with `pairbus outbox purge`"
             ) from refusal
 

@@ -83,7 +83,8 @@ class OutboxFile:
         self._namespace = namespace
         self._bytes_max = bytes_max
         self.clock = clock
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may send, or close the client, while its thread is in here.
+        self._lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
         self._is_closed = False
         self._sent: dict[int, StoredMessage] = {}
@@ -115,7 +116,7 @@ class OutboxFile:
 
     def _open(self) -> sqlite3.Connection:
         if self._is_closed:
-            raise OutboxError(f"outbox file {self.path} has been closed with its client")
+            raise OutboxError(_CLOSED.format(self.path))
         if self._db is None:
             with _translated(self.path):
                 if self._namespace is not None:
@@ -186,20 +187,26 @@ class OutboxFile:
         """Store messages, each with its id, all or none. They are on the disk when this returns."""
         added = sum(len(amqp) + ROW_BYTES for _, amqp in messages)
         now_ms = int(self.clock() * 1000)
-        with self._change() as db:
-            entity = self._spelled(entity)
-            before = self.counts.message_bytes
-            if self._bytes_max is not None and before + added > self._bytes_max:
-                raise OutboxError(
-                    f"outbox file {self.path} is full: its messages have {before} bytes, "
-                    f"{added} more are needed, and max_bytes is {self._bytes_max}; it has room "
-                    "again when a namespace accepts messages"
+        with self._lock:
+            self._check_room(added)
+            with self._change() as db:
+                entity = self._spelled(entity)
+                db.executemany(
+                    "INSERT INTO message (entity, stored_ms, message_id, amqp) VALUES (?, ?, ?, ?)",
+                    [(entity, now_ms, message_id, amqp) for message_id, amqp in messages],
                 )
-            db.executemany(
-                "INSERT INTO message (entity, stored_ms, message_id, amqp) VALUES (?, ?, ?, ?)",
-                [(entity, now_ms, message_id, amqp) for message_id, amqp in messages],
+                self._count(db, {entity: len(messages)}, message_bytes=added)
+
+    def _check_room(self, added: int) -> None:
+        """Before the transaction: a Ctrl-C while it is rolled back would leave it open."""
+        self.open()  # the counts are known then
+        before = self.counts.message_bytes
+        if self._bytes_max is not None and before + added > self._bytes_max:
+            raise OutboxError(
+                f"outbox file {self.path} is full: its messages have {before} bytes, "
+                f"{added} more are needed, and max_bytes is {self._bytes_max}; it has room "
+                "again when a namespace accepts messages"
             )
-            self._count(db, {entity: len(messages)}, message_bytes=added)
 
     def oldest(self, entity: str, *, count: int, bytes_max: int) -> list[StoredMessage]:
         """The oldest messages of an entity that wait: at least one, if there is one."""
@@ -295,8 +302,9 @@ class OutboxFile:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Under the lock. What it yields is committed at the end."""
         db = self._open()
-        db.execute("BEGIN IMMEDIATE")
+        self._check_idle(db)
         try:
+            db.execute("BEGIN IMMEDIATE")  # in the `try`: a Ctrl-C can come right after it
             yield db
             db.execute("COMMIT")
         except BaseException:
@@ -304,9 +312,15 @@ class OutboxFile:
             with suppress(sqlite3.Error):
                 if db.in_transaction:
                     db.execute("ROLLBACK")
-                self.counts = OutboxCounts()
                 self._count_rows(db)
             raise
+
+    def _check_idle(self, db: sqlite3.Connection) -> None:
+        if db.in_transaction:
+            raise OutboxError(
+                f"outbox file {self.path} is being written by the call that this signal handler "
+                "interrupts: send again when the handler has returned"
+            )
 
     def _count(
         self,
@@ -338,6 +352,7 @@ class OutboxFile:
         held, size = db.execute(
             "SELECT count(held), coalesce(sum(length(amqp) + ?), 0) FROM message", (ROW_BYTES,)
         ).fetchone()
+        self.counts = OutboxCounts()
         self._count(db, dict(waiting), held=held, message_bytes=size)
 
     def _shrink(self) -> None:
@@ -350,6 +365,7 @@ class OutboxFile:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
+_CLOSED: Final = "outbox file {} has been closed with its client"
 _SELECT: Final = "SELECT id, entity, stored_ms, message_id, held, amqp FROM message"
 
 
@@ -380,7 +396,9 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", None) or ""
-        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        if isinstance(error, sqlite3.ProgrammingError):  # by a signal handler, during this call
+            text = _CLOSED.format(path)
+        elif name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             text = (
                 f"outbox file {path} is in use by another client or process: give each client a "
                 "file of its own"

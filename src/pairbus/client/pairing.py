@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -49,7 +48,7 @@ from pairbus.client.timing import (
     READY_RETRY_SECONDS,
     Timing,
 )
-from pairbus.cost.meter import Reading
+from pairbus.cost.meter import MeterReading
 from pairbus.errors import OutboxError
 from pairbus.events import Event, Observer, Paired
 from pairbus.options import SendAvailabilityPairedNamespaceOptions
@@ -72,11 +71,6 @@ def _note_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_note_fork)
-
-
-def _read_sends(lock: threading.RLock, router: Router) -> dict[str, int]:
-    with lock:
-        return router.sends()
 
 
 class PairingCore:
@@ -183,15 +177,16 @@ class PairingCore:
             )
             return replace(status, syphon=self._syphon, outbox=outbox)
 
-    def spent(self) -> tuple[Reading, Reading]:
+    def spent(self) -> tuple[MeterReading, MeterReading]:
         """The billed operations of this client, on the primary and on the secondary."""
+        status = self.status()
         with self._lock:
             is_message = self.options.ping_mode == "message"
-            primary = self._billed.primary(self.status(), pings_are_messages=is_message)
+            primary = self._billed.primary(status, pings_are_messages=is_message)
             secondary = self._billed.secondary()
         return (
-            Reading(namespace=self.namespace, since=self._began, entities=primary),
-            Reading(namespace=self.secondary, since=self._began, entities=secondary),
+            MeterReading(namespace=self.namespace, since=self._began, entities=primary),
+            MeterReading(namespace=self.secondary, since=self._began, entities=secondary),
         )
 
     def observe(self, observer: Observer) -> Callable[[], None]:
@@ -255,19 +250,17 @@ class PairingCore:
 
     # These three only with ordered fail-back: sends to the backlog that are under way.
 
-    def backlog_begins(self, path: str, way: ToBacklog, *, is_first: bool) -> bool:
+    def backlog_begins(self, path: str, way: ToBacklog, call: object) -> bool:
         with self._lock:
-            return self._router.ordered.backlog_begins(
-                path, way, is_first=is_first, now=self.clock()
-            )
+            return self._router.ordered.backlog_begins(path, way, call, now=self.clock())
 
-    def backlog_attempt_ended(self, path: str) -> None:
+    def backlog_attempt_ended(self, path: str, call: object) -> None:
         with self._lock:
-            self._router.ordered.backlog_attempt_ended(path, now=self.clock())
+            self._router.ordered.backlog_attempt_ended(path, call, now=self.clock())
 
-    def backlog_call_ended(self, path: str) -> None:
+    def backlog_call_ended(self, path: str, call: object) -> None:
         with self.decide() as router:
-            router.ordered.backlog_call_ended(path, now=self.clock())
+            router.ordered.backlog_call_ended(path, call, now=self.clock())
 
     def diverted_by(self) -> str | None:
         """The mark for a message that is diverted now. None without ordered fail-back."""
@@ -350,7 +343,7 @@ class PairingCore:
         )
         self._observers.notify([paired])
         # Not a method of this object: metrics outlive a client that is dropped without `close`.
-        self._observers.watch_sends(partial(_read_sends, self._lock, self._router))
+        self._observers.watch_sends(self._router.sends)
         if self.outbox is not None:
             self.outbox.announce()
             self.wake()

@@ -38,7 +38,7 @@ class BacklogConnection(Generic[Sender]):
 
 
 @dataclass(slots=True)
-class _Queue(Generic[Sender]):
+class _QueueConnections(Generic[Sender]):
     idle: list[BacklogConnection[Sender]] = field(default_factory=list)
     lent: set[BacklogConnection[Sender]] = field(default_factory=set)
     waiting: list[object] = field(default_factory=list)
@@ -55,7 +55,7 @@ class PoolState(Generic[Sender]):
     def __init__(self, make: Callable[[str], Sender]) -> None:
         """`make` makes a sender for a backlog queue, without connecting it."""
         self._make = make
-        self._queues: dict[str, _Queue[Sender]] = {}
+        self._queues: dict[str, _QueueConnections[Sender]] = {}
         self.limits = (private.MESSAGE_BYTES_ASSUMED, private.MESSAGE_BYTES_ASSUMED)
         """The largest message and the largest batch, in bytes, of the last new connection."""
 
@@ -63,62 +63,63 @@ class PoolState(Generic[Sender]):
         """The most recently used idle connection, or a new one. None if too many are in
         use or being opened, or if other calls wait: then `call` waits in line until `stop_waiting`.
         """
-        books = self._books(queue)
-        if call is not None and call not in books.waiting:
-            books.waiting.append(call)
-        if books.waiting and books.waiting[0] is not call:
-            return None
-        if books.idle:
-            connection = books.idle.pop()
-        elif books.has_room:
-            connection = BacklogConnection(queue, self._make(queue))
-        else:
-            return None
-        books.lent.add(connection)
-        return connection
+        found = self._of(queue)
+        is_next = not found.waiting or found.waiting[0] is call
+        if is_next and (found.idle or found.has_room):
+            if found.idle:
+                connection = found.idle.pop()
+            else:
+                connection = BacklogConnection(queue, self._make(queue))
+            found.lent.add(connection)
+            return connection
+        # Only a call that has to wait is in line: an interrupt could leave it there, and the others
+        # would wait for it.
+        if call is not None and call not in found.waiting:
+            found.waiting.append(call)
+        return None
 
     def stop_waiting(self, queue: str, call: object) -> bool:
         """The call has a connection, or gives up. Returns whether others wait."""
-        books = self._books(queue)
-        if call in books.waiting:
-            books.waiting.remove(call)
-        return bool(books.waiting)
+        found = self._of(queue)
+        if call in found.waiting:
+            found.waiting.remove(call)
+        return bool(found.waiting)
 
     def clear(self, queue: str) -> list[BacklogConnection[Sender]]:
         """Removes and returns the idle connections of a queue, to be closed: one of its connections
         has failed.
         """
-        books = self._books(queue)
-        idle, books.idle = books.idle, []
+        found = self._of(queue)
+        idle, found.idle = found.idle, []
         return idle
 
     def put_back(
         self, connection: BacklogConnection[Sender], *, is_usable: bool, now: float
     ) -> None:
-        books = self._books(connection.queue)
-        books.lent.discard(connection)
+        found = self._of(connection.queue)
+        found.lent.discard(connection)
         if is_usable:
             if connection.is_fresh:
                 connection.is_fresh = False
                 self.limits = private.link_limits(connection.sender)
             connection.idle_since = now
-            books.idle.append(connection)
+            found.idle.append(connection)
 
     def has_ready(self, queue: str) -> bool:
         """Whether a connection is open, or in use and about to be open."""
-        books = self._books(queue)
-        return bool(books.lent) or any(private.is_attached(x.sender) for x in books.idle)
+        found = self._of(queue)
+        return bool(found.lent) or any(private.is_attached(x.sender) for x in found.idle)
 
     def trim(self, *, keep: frozenset[str], now: float) -> list[BacklogConnection[Sender]]:
         """Removes and returns the connections that were idle for too long, to be closed. One for
         each queue in `keep` stays.
         """
         gone: list[BacklogConnection[Sender]] = []
-        for queue, books in self._queues.items():
+        for queue, found in self._queues.items():
             spared = 1 if queue in keep else 0
             # The pool lends from the other end, so the oldest are in front.
-            while len(books.idle) > spared and books.idle[0].idle_since < now - IDLE_SECONDS_MAX:
-                gone.append(books.idle.pop(0))
+            while len(found.idle) > spared and found.idle[0].idle_since < now - IDLE_SECONDS_MAX:
+                gone.append(found.idle.pop(0))
         return gone
 
     def clear_all(self) -> list[BacklogConnection[Sender]]:
@@ -127,13 +128,13 @@ class PoolState(Generic[Sender]):
 
     @property
     def lent(self) -> list[BacklogConnection[Sender]]:
-        return [connection for books in self._queues.values() for connection in books.lent]
+        return [connection for found in self._queues.values() for connection in found.lent]
 
-    def _books(self, queue: str) -> _Queue[Sender]:
-        books = self._queues.get(queue)
-        if books is None:
-            books = self._queues[queue] = _Queue()
-        return books
+    def _of(self, queue: str) -> _QueueConnections[Sender]:
+        found = self._queues.get(queue)
+        if found is None:
+            found = self._queues[queue] = _QueueConnections()
+        return found
 
 
 class PoolExhausted(OperationTimeoutError):

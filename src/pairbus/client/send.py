@@ -85,8 +85,8 @@ class SendCall:
         sender.has_called = True
         self.request = request
         # The shell sets this before it answers the step, so that an interrupt between the step and
-        # its answer does not leak the connection. One that hits between borrowing and setting still
-        # does: the pool has one less. No message is lost, because the call has not returned.
+        # its answer does not leak the connection. One that hits while it is borrowed or given back
+        # still does: the pool has one less. No message is lost, because the call has not returned.
         self.connection: Any = None
 
         self._pairing = pairing
@@ -103,7 +103,7 @@ class SendCall:
         """By backlog queue that was busy: until when it does not get this call's messages."""
         self._result: Any = None
         self._is_diverting = False
-        """Only with ordered fail-back: the router counts this call as under way to the backlog."""
+        """Only with ordered fail-back: for the router, the call may be under way to the backlog."""
 
     def steps(self) -> Steps[Any]:
         try:
@@ -140,7 +140,7 @@ class SendCall:
             self._release_lock()
             self._give_back(is_usable=False)
             if self._is_diverting:
-                self._pairing.backlog_call_ended(self._path)
+                self._pairing.backlog_call_ended(self._path, self)
 
     def _plan(self) -> Plan:
         # Once a part of the call is in the backlog, the rest follows it: on the primary, that part
@@ -210,13 +210,13 @@ class SendCall:
     def _in_backlog(self, way: ToBacklog) -> Generator[Step, Any, bool]:
         if not self._pairing.is_ordered:
             return (yield from self._attempt_in_backlog(way))
-        if not self._pairing.backlog_begins(self._path, way, is_first=not self._is_diverting):
-            return False
         self._is_diverting = True
         try:
+            if not self._pairing.backlog_begins(self._path, way, self):
+                return False
             return (yield from self._attempt_in_backlog(way))
         finally:
-            self._pairing.backlog_attempt_ended(self._path)
+            self._pairing.backlog_attempt_ended(self._path, self)
 
     def _attempt_in_backlog(self, way: ToBacklog) -> Generator[Step, Any, bool]:
         """Send what is left to one backlog queue; on a new connection if the kept one was stale."""
@@ -378,6 +378,8 @@ class SendCall:
         self._sender.lock.release(self)  # no effect if this call does not hold it
 
     def _give_back(self, *, is_usable: bool) -> None:
+        # In this order: an interrupt in between loses a connection. The other order would give it
+        # back twice, and close it while another call uses it.
         connection, self.connection = self.connection, None
         if connection is not None:
             self._pairing.pool.give_back(connection, is_usable=is_usable)

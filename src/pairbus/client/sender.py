@@ -151,9 +151,8 @@ class SenderCore:
         self.has_called = True
         pairing = self.client_state.pairing
         create = partial(sdk.create_message_batch, max_size_in_bytes)
-        # The SDK itself may call this from `send_messages`, under our lock.
         batch: ServiceBusMessageBatch
-        if pairing is None or self.lock.is_mine():
+        if pairing is None:
             batch = yield create
             return batch
         if not private.knows_limits(self):

@@ -26,7 +26,8 @@ class ClientState(Generic[Pairing]):
     def __init__(self, client: Any) -> None:
         self._host = private.host_of(client)
         # Held between a check and the change that depends on it. Never held during a wait.
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may close the client while its thread holds it.
+        self._lock = threading.RLock()
         self._senders: WeakSet[Any] = WeakSet()
         self._listeners: list[tuple[object, Listener]] = []
         self._fault: tuple[str, str] | None = None

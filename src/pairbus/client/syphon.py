@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from pairbus.client.pairing import PairingCore
+from pairbus.client.reentrant_event import ReentrantEvent
 from pairbus.client.route.status import SyphonStatus
 from pairbus.client.sdk.pairing_errors import PairingError, SyphonNotInstalled
 from pairbus.client.state import ClientState
@@ -92,8 +93,9 @@ def syphon_for(options: SendAvailabilityPairedNamespaceOptions, namespace: str) 
         return options.syphon
     if importlib.util.find_spec("pyspark") is None:
         raise SyphonNotInstalled(
-            "enable_syphon=True needs the syphon, which is not installed: install "
-            "`pairbus[spark]`, or pair with enable_syphon=False and run `pairbus syphon` elsewhere",
+            "enable_syphon=True needs the syphon, which is not installed: run "
+            "`pip install 'pairbus[spark]'`, or pair with enable_syphon=False and run `pairbus "
+            "syphon` elsewhere",
             namespace=namespace,
         )
     # The only upward import, by name: the paired client also works where the syphon is not
@@ -127,10 +129,11 @@ class SyphonSupervisor:
         }
         self._entities = tuple(primary._state.paths())
         self._fault_client = fault
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may close one client while its thread closes the other.
+        self._lock = threading.RLock()
         self._is_abandoned = False
-        self._ended: set[Which] = set()
-        self._both_ended = threading.Event()
+        self._ended: list[Which] = []
+        self._both_ended = ReentrantEvent()
         # The thread that gives the partner of a client that has ended its five seconds.
         self._waiting: threading.Thread | None = None
         self._is_faulting = False
@@ -138,7 +141,7 @@ class SyphonSupervisor:
         # None to stop.
         self._thread: threading.Thread | None = None
         self._reports: SimpleQueue[tuple[int, Exception] | None] = SimpleQueue()
-        self._stopping = threading.Event()
+        self._stopping = ReentrantEvent()
         self._is_running = False
         self._run = 0
         self._status = SyphonStatus(
@@ -179,8 +182,8 @@ class SyphonSupervisor:
         with self._lock:
             if self._is_abandoned or which in self._ended:
                 return
-            self._ended.add(which)
-            if self._waiting is None:
+            self._ended.append(which)
+            if self._ended[0] == which:
                 self._waiting = threading.Thread(
                     target=self._wait_for_partner,
                     args=(_PARTNER[which], reason),
@@ -191,9 +194,12 @@ class SyphonSupervisor:
             else:
                 self._both_ended.set()
         self._stop()
-        # A thread that faults this client waits for it.
-        if self._both_ended.is_set() and not self._is_faulting:
-            self._waiting.join(JOIN_SECONDS_MAX)
+        # A thread that faults this client waits for it. One that is not alive yet is being started
+        # by the thread that a signal handler has interrupted.
+        waiting = self._waiting
+        is_over = self._both_ended.is_set() and not self._is_faulting
+        if is_over and waiting is not None and waiting.is_alive():
+            waiting.join(JOIN_SECONDS_MAX)
 
     def _wait_for_partner(self, partner: Which, reason: str) -> None:
         if (

@@ -151,12 +151,15 @@ def _open_connection(pairing: PairingCore, queue: str, *, is_kept: bool = True) 
 def _drain(pairing: PairingCore, task: Drain) -> Steps[None]:
     assert pairing.outbox is not None
     path = pairing.outbox.file.entities[task.path]
-    sender = pairing.new_paired_sender(path)
+    sender: Any = None
     failure: Exception | None = None
     try:
+        # The SDK refuses an entity that is not the one in the client's connection string.
+        sender = pairing.new_paired_sender(path)
         yield from drain(pairing.outbox, task, on_disk=pairing.on_disk, send=sender.send_stored)
     except Exception as error:
         failure = error
     finally:
         pairing.outbox.drain_ended(task, failure)
-        pairing.pool.close_soon(sender)
+        if sender is not None:
+            pairing.pool.close_soon(sender)

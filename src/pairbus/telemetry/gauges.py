@@ -37,7 +37,9 @@ class GaugeChange:
 
 class GaugeTracker:
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # events arrive on the threads of all senders
+        # Events arrive on the threads of all senders. Reentrant: a signal handler may close the
+        # client while its thread is in here.
+        self._lock = threading.RLock()
         self._open_pairings: dict[str, int] = {}
         self._values: dict[tuple[Gauge, str, str], int] = {}
         self._outboxes: dict[tuple[str, str], int] = {}

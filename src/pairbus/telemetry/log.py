@@ -50,7 +50,8 @@ class EventLog:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may close the client while its thread is in here.
+        self._lock = threading.RLock()
         self._repeats: dict[tuple[type[Event], str, str | None], _Repeats] = {}
 
     def __call__(self, event: Event) -> None:
@@ -125,7 +126,7 @@ def _recovered(event: events.Recovered) -> Line:
 
 def _failed_over(event: events.FailedOver) -> Line:
     if event.backlog_queue is None:
-        next_step = "no backlog queue is left: sends fail until one of them or the primary is back"
+        next_step = "no backlog queue is left, so neither namespace accepts its messages"
     else:
         next_step = f"messages go to {event.backlog_queue} until the primary answers a ping"
     return WARNING, (
@@ -185,7 +186,10 @@ def _backlog_withdrawn(event: events.BacklogWithdrawn) -> Line:
     if event.left:
         remaining = f"{_count(event.left, 'backlog queue')} left"
     else:
-        remaining = "no backlog queue is left, so sends to failed-over entities fail"
+        remaining = (
+            "no backlog queue is left, so neither namespace accepts messages for failed-over "
+            "entities"
+        )
     return WARNING, (
         f"backlog queue {event.backlog_queue} is out of the rotation until it answers again: "
         f"{one_line(event.error)}; {remaining}"

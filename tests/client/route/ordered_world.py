@@ -26,7 +26,7 @@ class Stored:
     diverted_at: float
 
 
-@dataclass
+@dataclass(eq=False)
 class Call:
     """One call of a thread, as `client/send.py` makes it."""
 
@@ -86,7 +86,7 @@ class OrderedWorld:
             self.end(client, thread, is_sent=False)
 
     def go_on(self, client, thread, *, is_answered=True, can_wait=True):
-        """Whatever the call waits for happens."""
+        """What the call waits for happens."""
         one = self.clients[client]
         call = one.calls.get(thread)
         if call is None:
@@ -106,7 +106,7 @@ class OrderedWorld:
                 self.end(client, thread, is_sent=False)
         elif call.is_attempting:
             self.divert(client, thread, is_answered=is_answered)
-        elif router.ordered.backlog_begins(PATH, way, is_first=not call.is_diverting, now=self.now):
+        elif router.ordered.backlog_begins(PATH, way, call, now=self.now):
             call.is_diverting = call.is_attempting = True
         else:
             self.plan(client, thread)
@@ -126,7 +126,7 @@ class OrderedWorld:
         else:
             router.failed(PATH, call.plan, DOWN, now=self.now)
         call.is_attempting = False
-        router.ordered.backlog_attempt_ended(PATH, now=self.now)
+        router.ordered.backlog_attempt_ended(PATH, call, now=self.now)
         if is_up and is_answered:
             self.end(client, thread, is_sent=True)
         else:
@@ -137,14 +137,14 @@ class OrderedWorld:
         one = self.clients[client]
         if (call := one.calls.get(thread)) is not None:
             if call.is_attempting:
-                one.router.ordered.backlog_attempt_ended(PATH, now=self.now)
+                one.router.ordered.backlog_attempt_ended(PATH, call, now=self.now)
             self.end(client, thread, is_sent=False)
 
     def end(self, client, thread, *, is_sent):
         one = self.clients[client]
         call = one.calls.pop(thread)
         if call.is_diverting:
-            one.router.ordered.backlog_call_ended(PATH, now=self.now)
+            one.router.ordered.backlog_call_ended(PATH, call, now=self.now)
         if is_sent:
             one.sent[thread] = call.number
 
@@ -221,7 +221,7 @@ class OrderedWorld:
             highest[client, thread] = max(before, number)
 
     def settle_down(self):
-        """Everything works again, for long enough: nobody must be stuck."""
+        """Everything works again for long enough: no call may be stuck."""
         self.is_up, self.up_queues = True, set(self.queues)
         for _ in range(400):
             self.wait(0.5)

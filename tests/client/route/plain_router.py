@@ -1,7 +1,7 @@
-"""The rules of failing over, written down as plainly as possible, to hold the router against.
+"""The rules of failing over, written as plainly as possible, to compare the router with.
 
-Slow and simple on purpose: no laziness, no heap, no cache. At every step of time, every entity is
-looked at. What is drawn at random is not predicted here; the machine checks it instead.
+Slow and simple on purpose: no laziness, no heap, no cache. It looks at every entity at every step
+of time. It does not predict what is drawn at random; the machine checks that instead.
 """
 
 from dataclasses import dataclass, field
@@ -84,7 +84,7 @@ class PlainRouter:
             self.let_time_pass()
 
     def primary_failed(self, path, ways_back):
-        """Is the message to be planned again?"""
+        """Returns whether to plan the message again."""
         entity = self.entity(path)
         if ways_back != entity.ways_back:
             return True
@@ -123,7 +123,7 @@ class PlainRouter:
         )
 
     def take_due(self):
-        """Paths to ping and queues to look at."""
+        """Returns the paths to ping and the queues to probe."""
         if self.is_closed:
             return set(), set()
         paths = {path for path, entity in self.entities.items() if self.wants_ping(entity)}
@@ -148,7 +148,7 @@ class PlainRouter:
         return min(moments, default=None)
 
     def ping_ended(self, path, ways_back, *, answered):
-        """Does it bring the entity back?"""
+        """Returns whether the entity fails back."""
         entity = self.entity(path)
         entity.is_ping_out = False
         if ways_back != entity.ways_back or (answered and self.is_closed):

@@ -1,7 +1,8 @@
-"""A router and a plain one, led through the same life, and all that must hold between them.
+"""Runs a router and a plain one through the same events, and checks everything that must hold
+between them.
 
-`test_router_model.py` says what happens to them. Sends and tasks end when that test likes, so
-there may be many under way.
+`test_router_model.py` decides what happens to them. Sends and tasks end when that test says so, so
+many may be under way.
 """
 
 import random
@@ -66,7 +67,7 @@ class RouterDriver:
         self.listen()
 
     def begin_rest(self, path):
-        """The rest of a call of which a part is in the backlog."""
+        """Begins the rest of a call of which a part is in the backlog."""
         entity = self.meet(path)
         plan = self.router.plan_backlog(path, now=self.now)
         if self.model.in_rotation:
@@ -89,7 +90,7 @@ class RouterDriver:
         self.listen()
 
     def fail(self, index):
-        """And begin anew where the router says so."""
+        """The send fails, and begins again where the router says so."""
         path, plan = self.sends.pop(index)
         again = self.router.failed(path, plan, next(self.errors), now=self.now)
         if isinstance(plan, ToBacklog):
@@ -103,7 +104,7 @@ class RouterDriver:
             self.begin(path)
 
     def throttle(self, index):
-        """It stays under way: it is sent again."""
+        """The send stays under way: it is sent again."""
         path, plan = self.sends[index]
         self.router.throttled(path, plan, next(self.errors), wait_seconds=10.0, now=self.now)
         if isinstance(plan, ToBacklog):
@@ -176,7 +177,7 @@ class RouterDriver:
         self.listen()
 
     def drop_unwanted_pings(self):
-        """Those that are out but have not left yet, and need not any more."""
+        """Drops the pings that were handed out, have not been sent, and are no longer needed."""
         for ping in [task for task in self.tasks if isinstance(task, Ping)]:
             entity = self.model.entity(ping.path)
             is_wanted = ping.epoch == entity.ways_back and not self.model.is_closed
@@ -193,9 +194,8 @@ class RouterDriver:
     # what must hold
 
     def check_queue(self, entity, queue):
-        """One that is in the rotation, and the same as before where nothing took that away.
-
-        Who asks when none is left forgets the one it had, and takes what is back next time.
+        """The queue must be in the rotation, and the same as before unless that one left the
+        rotation. If none was left, the entity forgets its queue and picks one next time.
         """
         if not self.model.in_rotation:
             assert queue is None

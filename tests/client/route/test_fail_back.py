@@ -28,21 +28,21 @@ class Ordered(Client):
     def __init__(self, **settings):
         super().__init__(**{"failover": 0.0, "ping": 10.0, "ordered": True, **settings})
 
-    def begin(self, *, is_first=True):
+    def begin(self, call="call"):
         plan = self.plan()
         assert isinstance(plan, ToBacklog)
-        assert self.router.ordered.backlog_begins("orders", plan, is_first=is_first, now=self.now)
+        assert self.router.ordered.backlog_begins("orders", plan, call, now=self.now)
         return plan
 
-    def end(self, plan=None):
+    def end(self, plan=None, call="call"):
         """A send to the backlog ends; without a plan, nothing was stored."""
         if plan is not None:
             self.router.sent("orders", plan, count=1, now=self.now)
-        self.router.ordered.backlog_attempt_ended("orders", now=self.now)
-        self.router.ordered.backlog_call_ended("orders", now=self.now)
+        self.router.ordered.backlog_attempt_ended("orders", call, now=self.now)
+        self.router.ordered.backlog_call_ended("orders", call, now=self.now)
 
     def divert(self):
-        self.end(self.begin())
+        self.end(self.begin("another"), "another")
 
     def away(self):
         """Failed over with one message in the backlog, and the primary answers at 10."""
@@ -129,7 +129,7 @@ def test_a_plan_from_before_the_way_home_is_not_followed():
     old = client.plan()
     client.peek(NONE_LEFT)
 
-    assert not client.router.ordered.backlog_begins("orders", old, is_first=True, now=client.now)
+    assert not client.router.ordered.backlog_begins("orders", old, "call", now=client.now)
 
 
 def test_sends_wait_when_the_syphon_is_close_behind_and_no_longer_than_ten_seconds():
@@ -302,7 +302,7 @@ def test_a_queue_that_never_took_a_message_can_be_left():
     client.fail()
     plan = client.begin()
     client.router.failed("orders", plan, FULL, now=client.now)
-    client.router.ordered.backlog_attempt_ended("orders", now=client.now)
+    client.router.ordered.backlog_attempt_ended("orders", "call", now=client.now)
 
     assert client.plan() == ToBacklog(QUEUES[1])
 
@@ -313,10 +313,10 @@ def test_another_queue_is_peeked_at_from_its_beginning():
     plan = client.begin()
     assert client.peek(NONE_LEFT).from_sequence == 51
     client.router.failed("orders", plan, FULL, now=client.now)
-    client.router.ordered.backlog_attempt_ended("orders", now=client.now)
+    client.router.ordered.backlog_attempt_ended("orders", "call", now=client.now)
     other = client.router.plan("orders", now=client.now, can_hold=False)
     assert other == ToBacklog(QUEUES[1])
-    assert client.router.ordered.backlog_begins("orders", other, is_first=False, now=client.now)
+    assert client.router.ordered.backlog_begins("orders", other, "call", now=client.now)
     client.end(other)
 
     assert client.at(11).peek(first_at(3, 10.0)).from_sequence == 0

@@ -14,7 +14,7 @@ NOT_YET = ConnectionError("probe: not yet")
 
 
 class Dice:
-    """Say in advance what they will show, as the index among those that are left."""
+    """The test sets in advance what they show: the index among the queues that are left."""
 
     def __init__(self, *throws):
         self.throws = list(throws)

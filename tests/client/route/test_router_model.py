@@ -1,7 +1,8 @@
-"""The router against a plain one: many entities, sends that end late, failing queues, and time.
+"""The router compared with a plain one: many entities, sends that end late, failing queues, and
+time.
 
-The rules are coarse, because a failover takes several steps and the interesting things happen
-after the second one.
+The rules are coarse, because a failover takes several steps, and the interesting cases come after
+the second one.
 """
 
 import random
@@ -86,7 +87,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 4), answers=st.lists(st.sampled_from([True, False, None])))
     def background(self, rounds, answers):
-        """Tasks are done when they are due; None: its outcome is not known yet."""
+        """Tasks run when they are due. None: the outcome is not known yet."""
         for _ in range(rounds):
             self.driver.wait_until_due()
             self.driver.look()
@@ -149,7 +150,7 @@ ODDS = {
 
 
 def step(driver, dice):
-    """Something, at random, with the odds of a bad day."""
+    """One random action, with the odds of a bad day."""
     action = dice.choices([*ODDS], [*ODDS.values()])[0]
     if action == "begin":
         driver.begin(dice.choice(PATHS))

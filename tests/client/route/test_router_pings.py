@@ -1,4 +1,4 @@
-"""Pings: for whom, when, never two at once, and no more after the way back or the end."""
+"""Pings: of which entity, when, never two at once, and none after the failback or the end."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ NOT_YET = TimeoutError("the ping was not answered")
 
 
 def pings_between(client, start, end, *, answer_after=0.0):
-    """Look as often as there is something to do; every ping fails. When each was handed out."""
+    """Returns when each ping was handed out. Every ping fails."""
     moments = []
     client.at(start)
     for _ in range(10_000):

@@ -1,4 +1,4 @@
-"""Messages to test with, and what is looked at of diverted ones."""
+"""Messages to test with, and what is compared of diverted ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def annotated(body: Any = b"x", **sections: Any) -> AmqpAnnotatedMessage:
 
 
 def received(**sections: Any) -> ServiceBusReceivedMessage:
-    """As a receiver has it: names and texts are bytes, times are numbers."""
+    """As a receiver gets it: names and texts are bytes, times are numbers."""
     frame = [None] * 12
     payload = decode_payload(memoryview(encoded(annotated(**sections))))
     return ServiceBusReceivedMessage(payload, frame=frame, receiver=None)

@@ -1,4 +1,4 @@
-"""Backlog queues on a real broker, by the SDK's administration clients, blocking and asyncio."""
+"""Backlog queues on a real broker, through both administration clients of the SDK."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def managing(broker: Broker, text: str | None = None) -> Iterator[Any]:
 
 @pytest.fixture
 def manager(broker: Broker) -> Iterator[Any]:
-    """To look at what is there, and to leave the namespace as it was."""
+    """Reads what is there, and leaves the namespace as it was."""
     with managing(broker) as manager:
         yield manager
         for queue in list(manager.list_queues()):
@@ -219,7 +219,7 @@ def test_further_queues_that_cannot_be_looked_up_do_not_stop_a_pairing(preparing
 
 
 class Loser:
-    """An administration client whose look was in time, and whose making was not."""
+    """An administration client that finds no queue, and then creates it too late."""
 
     fully_qualified_namespace = "backup"
 

@@ -1,4 +1,5 @@
-"""A diverted message beside the original, as the SDK's own encoder writes both: byte for byte."""
+"""A diverted message compared with the original, byte for byte, as the SDK's own encoder writes
+both."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Every error that the SDK can make of a send, and what it is.
-
-The SDK's own translation makes the errors here, of what its AMQP layer raises.
-`test_failures_live.py` gets them from a broker.
-"""
+"""Every error that a send of the SDK can raise, and its kind. The SDK's own translation makes the
+errors here, from what its AMQP layer raises. `test_failures_live.py` gets them from a broker."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def told_by_sdk(error: Exception, **options) -> sdk.ServiceBusError:
 
 
 def raised(function, *arguments) -> Exception:
-    """With its traceback, as everything that was really raised."""
+    """With its traceback, like every error that was really raised."""
     try:
         function(*arguments)
     except Exception as error:

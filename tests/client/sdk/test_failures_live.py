@@ -1,5 +1,4 @@
-"""The same errors as they come out of the SDK, blocking and asyncio, when a broker is in
-trouble."""
+"""The same errors as the SDK raises them, blocking and asyncio, when a broker fails."""
 
 from __future__ import annotations
 

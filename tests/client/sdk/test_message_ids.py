@@ -9,6 +9,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus._pyamqp._decode import decode_payload
 
+from pairbus.amqp.codec.sections import identifier_text, identifier_value
+from pairbus.amqp.codec.types import ULong
 from pairbus.client.sdk.batches import give_ids, messages_of
 from pairbus.client.sdk.messages import id_of
 from tests.client.sdk.samples import (
@@ -161,11 +163,23 @@ def encoded(batch: ServiceBusMessageBatch) -> list[bytes]:
     return [bytes(each) for each in batch._message[5]]
 
 
-def test_an_id_is_reported_as_text():
-    number = uuid.uuid4()
-    texts = {"a": "a", b"b": "b", number: str(number), 7: "7", None: ""}
+@pytest.mark.parametrize(
+    ("given", "on_the_wire"),
+    [
+        ("a", "a"),
+        ("AMQP_UUID:a", "AMQP_UUID:a"),
+        (b"b", b"b"),
+        (b"\xff\x00", b"\xff\x00"),
+        (uuid.UUID(int=7), uuid.UUID(int=7)),
+        (7, ULong(7)),
+    ],
+)
+def test_an_id_is_written_as_the_broker_and_the_commands_write_it(given, on_the_wire):
+    message = annotated(properties={"message_id": given})
 
-    assert [id_of(annotated(properties={"message_id": each})) for each in texts] == list(
-        texts.values()
-    )
-    assert id_of(annotated()) == ""
+    assert id_of(message) == identifier_text(on_the_wire)
+    assert identifier_value(id_of(message)) == on_the_wire
+
+
+def test_a_message_without_an_id_has_an_empty_one():
+    assert id_of(annotated(properties={"message_id": None})) == id_of(annotated()) == ""

@@ -1,5 +1,4 @@
-"""What stands for a message in the backlog: the special cases. All cases:
-test_envelope_bytes.py."""
+"""The copy of a message in the backlog: the special cases. test_envelope_bytes.py has all cases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Our errors: what they are to a handler, what they say, and that they survive a trip between
-processes."""
+"""Our errors: which handlers catch them, what they say, and that they can cross processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ping, and the sequence number that is none."""
+"""The ping, and the sequence number that stands for an unknown one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Each part of the SDK that is not public and that we lean on: it is there, and works as we take
-it to, in the SDK of the lock."""
+"""Each private part of the SDK that pairbus uses: it exists, and works as expected, in the SDK of
+the lock file."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_sender_that_was_closed_with_its_client_is_a_connection_that_is_gone()
 
 
 class Stuck:
-    """A thread that opens a sender, and what came of it."""
+    """A thread that opens a sender, and the outcome."""
 
     def __init__(self, sender: Any) -> None:
         self.error: BaseException | None = None
@@ -200,7 +200,7 @@ class Stuck:
 
 
 def free(stuck: Stuck, sender: Any) -> None:
-    """As the worker does it: again if it has to."""
+    """Like the background worker: again if necessary."""
     deadline = time.monotonic() + FREED_SECONDS_MAX
     while stuck.is_stuck(0.05):
         assert time.monotonic() < deadline, "it cannot be freed"

@@ -1,5 +1,4 @@
-"""A message of the SDK as its own encoder writes it, cut into pieces of bytes that can be
-compared."""
+"""A message of the SDK as its own encoder writes it, cut into pieces that can be compared."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ NULL = b"\x40"
 
 @dataclass
 class Wire:
-    """Bytes only. A section that is not there is empty."""
+    """Only bytes. A missing section is empty."""
 
     header: list[bytes] = field(default_factory=list)
     delivery_annotations: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -52,8 +51,9 @@ def encoded(message: ServiceBusMessage | AmqpAnnotatedMessage) -> bytes:
 
 
 def read_properties(message: AmqpAnnotatedMessage) -> dict[str, Any]:
-    """The application properties as a receiver reads them; by ours, for the SDK fails on its own
-    decimals."""
+    """The application properties as a receiver reads them. Our codec reads them, because the SDK
+    fails on its own decimals.
+    """
     parts = slice_message(encoded(message))
     return read_application_properties(parts.bare, parts.application_properties)
 

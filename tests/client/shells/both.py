@@ -1,5 +1,5 @@
-"""The two shells of `tests/pairing/shells.py`, with their parts: asyncio's are called like their
-blocking counterparts, from any thread."""
+"""The two shells of `tests/pairing/shells.py`, with their parts. Those of asyncio are called like
+their blocking counterparts, from any thread."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ Side = SyncSide | AsyncioSide
 
 
 class Others:
-    """Threads beside that of the test, whose calls may wait."""
+    """Threads in addition to the test's own, whose calls may wait."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(16)

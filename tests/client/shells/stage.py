@@ -1,6 +1,6 @@
-"""Two namespaces in this process, and paired clients of one test on them.
+"""Two namespaces in this process, and one test's paired clients on them.
 
-For what needs a connection. What a namespace does while it fails is `tests/pairing`'s to know.
+For tests that need a connection. `tests/pairing` tests what happens when a namespace fails.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Stage:
 
     @property
     def outage(self) -> Any:
-        """As a context manager: nobody reaches the primary."""
+        """A context manager: the primary cannot be reached."""
         return self.primary.faults.unreachable()
 
     def client(self, text: str | None = None, **settings: Any) -> Any:
-        """Of the primary by default."""
+        """A client of the primary by default."""
         made = self.shell.client(
             text or self.primary.connection_string, **{"retry_total": 0, **settings}
         )
@@ -89,8 +89,9 @@ class Stage:
         return self.shell.call(function, *args)
 
     def sender(self, client: Any, path: str = "orders") -> Any:
-        """One that is closed in the end: the SDK forgets those that nobody has any more, with what
-        they have opened."""
+        """A sender that is closed at the end. Without a reference, the SDK would forget it, with
+        its connection.
+        """
         made = client.get_queue_sender(path)
         self._open.callback(made.close)
         return made

@@ -22,13 +22,14 @@ from pairbus.client.blocking.pool import PromptSender
 from pairbus.client.route.plans import BackgroundTask, Probe
 from pairbus.client.sdk import private
 from tests.client.fakes import StandIn
+from tests.client.lines import ctrl_c
 from tests.client.shells.both import AsyncioSide, Others, Side, Work, is_waiting
 from tests.client.silent import SilentPeer
 from tests.waiting import wait_until
 
 
 class Agenda:
-    """What is due, handed in by the test."""
+    """The tasks that are due, set by the test."""
 
     def __init__(self) -> None:
         self.tasks: list[BackgroundTask] = []
@@ -445,6 +446,55 @@ def test_a_call_that_gets_stuck_on_an_open_link_is_freed_in_time(
     with worker.deadline(sender, 0.1):
         assert freed.wait(12)
     worker.stop()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_deadline_that_an_interrupt_has_left_ends_with_the_next_call_on_the_sender(
+    blocking: Workers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut: list[StandIn] = []
+    monkeypatch.setattr(private, "cut", cut.append)
+    worker, sender, later = blocking(agenda), StandIn(), StandIn()
+    worker.deadline(sender, 0.3).__enter__()  # a Ctrl-C comes, and nothing leaves it
+
+    with worker.deadline(sender, 60.0):
+        pass
+    with worker.deadline(later, 0.6):
+        wait_until(lambda: later in cut, "the later one is cut")
+
+    assert sender not in cut
+    worker.stop()
+
+
+def test_an_interrupt_while_the_worker_is_woken_leaves_no_deadline(
+    blocking: Workers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking_background, "JOIN_SECONDS_MAX", 2.0)
+    worker = blocking(agenda)
+    wait_until(lambda: agenda.asked, "it has looked")
+    with monkeypatch.context() as patched:
+        patched.setattr(worker, "wake", ctrl_c)
+        with pytest.raises(KeyboardInterrupt), worker.deadline(StandIn(), 5.0):
+            pass
+
+    began = time.monotonic()
+    worker.stop()
+
+    assert time.monotonic() - began < 1, "it waits for no call"
+    assert threads() == []
+
+
+def test_a_deadline_that_an_interrupt_has_left_does_not_keep_the_worker_for_ever(
+    blocking: Workers, agenda: Agenda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking_background, "JOIN_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(blocking_background, "GRACE_SECONDS", 0.05)
+    worker = blocking(agenda)
+    worker.deadline(StandIn(), 0.2).__enter__()  # a Ctrl-C comes, and nothing leaves it
+
+    worker.stop()
+
+    wait_until(lambda: threads() == [], "it ends by itself")
 
 
 def test_a_call_that_fails_by_itself_gets_its_own_error(blocking: Workers, agenda: Agenda) -> None:

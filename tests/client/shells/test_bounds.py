@@ -1,4 +1,4 @@
-"""A time limit for what asyncio's SDK would wait for without one."""
+"""A time limit where the SDK's asyncio client has none."""
 
 from __future__ import annotations
 

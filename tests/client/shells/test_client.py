@@ -1,4 +1,4 @@
-"""A client that is paired, closed and faulted, by whom and when ever: in both shells."""
+"""A client that is paired, closed and faulted, from any thread, at any moment: in both shells."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MINUTES = timedelta(minutes=10)
 
 
 def outcomes(*calls: Any) -> list[str]:
-    """What became of each: `ok`, or the name of its error."""
+    """The outcome of each call: `ok`, or the name of its error."""
     errors = [call.exception(30) for call in calls]
     return sorted("ok" if error is None else type(error).__name__ for error in errors)
 
@@ -93,7 +93,7 @@ def options_of(client: Any) -> Any:
 
 
 def close_soon(stage: Stage, client: Any) -> None:
-    """As an application's observer would do it."""
+    """Like an observer of the application."""
     if isinstance(stage.shell, AsyncioShell):
         closing = asyncio.get_running_loop().create_task(bare(client).close())
         closing.add_done_callback(lambda task: task.result())

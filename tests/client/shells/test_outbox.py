@@ -60,7 +60,7 @@ class World:
             self.acknowledged.append(each)
 
     def both_down(self) -> Any:
-        """As a context manager: in the end, the primary is back, and the secondary is not."""
+        """A context manager: at its end, the primary is back, and the secondary is not."""
         self.stage.secondary.faults.unreachable()
         return self.stage.primary.faults.unreachable()
 
@@ -77,7 +77,7 @@ class World:
             return found
 
     def in_order(self, queue: str) -> list[str]:
-        """The ids on the primary."""
+        """The message ids on the primary."""
         return [str(each.message_id) for each in self.found(self.stage.primary_text, queue)]
 
     def in_backlog(self) -> list[ServiceBusReceivedMessage]:
@@ -240,6 +240,23 @@ def test_an_entity_that_is_gone_does_not_delay_the_others_and_its_callers_learn_
     assert waiting(client) == 1
 
 
+def test_a_client_of_one_entity_says_that_it_cannot_send_the_messages_of_another(world):
+    queue = world.queue()
+    client = world.pair()
+    sender = world.stage.sender(client, queue)
+    with world.both_down():
+        world.send(sender, "1")
+        client.close()
+    world.stage.secondary.faults.clear()
+    client = world.stage.client(f"{world.stage.primary_text};EntityPath=orders")
+
+    client.pair_namespace(world.stage.options(outbox=Outbox(world.path)))
+
+    [stalled] = wait_until(lambda: world.of(OutboxStalled), "it is reported")[:1]
+    assert "does not match the EntityPath" in str(stalled.error)
+    assert (stalled.path, waiting(client)) == (queue, 1)
+
+
 def test_a_file_that_cannot_be_used_is_refused_when_pairing_and_the_client_stays_usable(world):
     queue = world.queue()
     world.path.write_bytes(b"something else " * 1000)
@@ -285,7 +302,7 @@ def test_what_is_in_the_backlog_when_the_client_faults_is_not_sent_again(world, 
         diverted = iter((2,))
 
         def fault(sender: Any, messages: Any) -> Any:
-            bare(client)._state.set_fault("its partner has ended")
+            sender.client_state.set_fault("its partner has ended")
             raise BacklogExhausted(entity="orders", diverted_count=next(diverted, 0))
             yield
 
@@ -302,6 +319,33 @@ def test_a_send_that_needs_the_outbox_when_the_client_is_closed_learns_that(worl
 
     with pytest.raises(OutboxError, match="has been closed with its client"):
         client.pairing.on_disk(lambda file: file.put("orders", [("1", b"x")]))
+
+
+def test_pairing_that_is_cancelled_while_the_outbox_is_opened_leaves_it_free(world, monkeypatch):
+    if not isinstance(world.stage.shell, AsyncioShell):
+        pytest.skip("a blocking call cannot be cancelled")
+    client = world.stage.client()
+    options = bare(world.stage.options(outbox=Outbox(world.path)))
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(*_: Any) -> bool:
+        begun.set()
+        return may_end.wait(30)
+
+    async def pair_and_cancel() -> None:
+        pairing = asyncio.ensure_future(bare(client).pair_namespace(options))
+        await asyncio.to_thread(begun.wait, 30)
+        pairing.cancel()
+        await asyncio.sleep(0.3)
+        may_end.set()
+        await asyncio.wait([pairing])
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.access", slow)  # a slow disk
+        world.stage.run(pair_and_cancel)
+
+    assert client.pairing is None
+    world.pair()
 
 
 def test_closing_that_was_cancelled_can_be_repeated(world):

@@ -7,6 +7,8 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
+import azure.servicebus
+import azure.servicebus.aio
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusConnectionError
@@ -19,7 +21,7 @@ from tests.waiting import wait_until
 
 
 def fail_over(stage: Stage, client: Any, sender: Any = None) -> Ping:
-    """And the first ping that is due then."""
+    """Also sends the first ping that is due then."""
     with stage.outage:
         (sender or stage.sender(client)).send_messages(ServiceBusMessage("a"))
     with bare(client).pairing.decide() as router:
@@ -29,7 +31,7 @@ def fail_over(stage: Stage, client: Any, sender: Any = None) -> Ping:
 
 
 def do(stage: Stage, client: Any, ping: Ping) -> None:
-    """As the worker would."""
+    """Like the background worker."""
     stage.run(bare(client).pairing.perform, ping)
 
 
@@ -230,3 +232,21 @@ def test_a_connection_that_was_lost_is_made_ready_again(stage: Stage) -> None:
 
 
 # --- the secondary
+
+
+@pytest.mark.req("X-03")
+def test_a_peek_asks_for_no_message_that_the_service_would_lock(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = azure.servicebus if stage.shell.name == "sync" else azure.servicebus.aio
+    create, credits = module.ServiceBusReceiver._create_handler, []
+
+    def recorded(receiver: Any, auth: Any) -> None:
+        create(receiver, auth)
+        credits.append(receiver._handler._link_credit)
+
+    monkeypatch.setattr(module.ServiceBusReceiver, "_create_handler", recorded)
+
+    stage.pair(fail_back="ordered")  # it peeks at a backlog queue
+
+    assert credits == [0]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from pairbus.client import pool as pool_state
 from pairbus.client.aio import pool as aio_pool
 from pairbus.client.pool import CONNECTIONS_PER_QUEUE_MAX, IDLE_SECONDS_MAX, PoolExhausted
 from tests.client.fakes import SECONDARY, Clock, StandIn
+from tests.client.lines import ctrl_c, run_and_interrupt
 from tests.client.shells.both import (
     AsyncioSide,
     Others,
@@ -162,6 +166,22 @@ def test_a_fresh_connection_is_new_and_those_like_the_stale_one_are_closed(
     assert not fresh.sender.is_closed
 
 
+def test_those_like_the_stale_one_are_closed_even_if_there_is_no_room_for_a_fresh_one(
+    pool: Any, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_state, "OPENINGS_AT_ONCE_MAX", 2)
+    [idle] = borrowed(pool, 1)
+    pool.give_back(idle, is_usable=True)
+    borrowed(pool, 3)  # the idle one, and two that are being opened
+    pool.give_back(idle, is_usable=True)
+
+    with pytest.raises(PoolExhausted):
+        pool.borrow("a", 0.05, is_fresh=True)
+
+    wait_until(lambda: idle.sender.is_closed, "it is closed")
+    assert fleet.closed == [idle.sender]
+
+
 def test_closing_that_fails_harms_nobody(pool: Any, fleet: Fleet) -> None:
     [connection] = borrowed(pool, 1)
 
@@ -251,6 +271,20 @@ def test_a_connection_is_closed_even_if_there_is_no_thread_to_do_it(
 
     assert connection.sender.is_closed
     pool.close()
+
+
+def test_an_interrupt_at_any_line_does_not_leave_a_call_that_the_others_wait_for() -> None:
+    side = SyncSide()
+    for line in itertools.count(1):
+        pool = side.pool(Fleet(side), Clock())
+        with suppress(KeyboardInterrupt):
+            borrow = partial(pool.borrow, "a", 1.0)
+            if not run_and_interrupt(borrow, pool_state, ctrl_c, before_line=line):
+                break
+        assert pool.borrow("a", 0.05)
+        pool.close()
+
+    assert line > 5
 
 
 # --- asyncio alone

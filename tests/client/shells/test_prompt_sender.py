@@ -1,4 +1,4 @@
-"""A sender of the SDK that tells a failure at once, and leaves nothing open: in both shells."""
+"""A sender of the SDK that reports a failure at once, and leaves nothing open: in both shells."""
 
 from __future__ import annotations
 

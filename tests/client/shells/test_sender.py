@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import threading
 import weakref
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -14,6 +17,9 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
+from pairbus.client.aio import background as aio_background
+from pairbus.client.sdk import private
+from pairbus.events import FailedOver
 from tests.client.shells.both import Others, is_waiting
 from tests.client.shells.stage import Stage
 from tests.pairing.shells import bare
@@ -114,6 +120,26 @@ def test_an_interrupt_in_the_moment_in_which_the_lock_is_acquired_leaves_it_free
 
     assert sender.lock.try_acquire()
     sender.lock.release()
+
+
+def test_a_sender_that_is_closed_while_its_link_opens_is_free_even_if_the_link_cannot_be_closed(
+    blocking_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = blocking_stage.pair(secondary_connections="lazy")
+    sender = blocking_stage.sender(client)
+
+    def refuse(sender: Any) -> None:
+        raise OSError("the connection is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(private, "open_link", lambda sender, seconds: private.mark_shut(sender))
+        patched.setattr(private, "close_link", refuse)
+        with suppress(OSError):
+            sender.open_early(1, client.pairing)
+
+    assert sender.lock.try_acquire()
+    sender.lock.release()
+    assert not sender.is_opening, "closing it would wait"
 
 
 def test_after_an_outage_nothing_keeps_the_dead_connections(stage: Stage) -> None:
@@ -291,6 +317,50 @@ def test_every_call_of_the_blocking_shell_has_a_deadline(
     fail_over(blocking_stage, sender)
 
     assert bound == ["orders", queue, queue], "a send; opening a link, and a send on it"
+
+
+def test_a_task_that_waits_while_its_sender_is_closed_sends_nothing(asyncio_stage: Stage) -> None:
+    """It would open the link again, and nothing would close that."""
+    sender = bare(asyncio_stage.sender(asyncio_stage.pair()))
+
+    async def run() -> None:
+        await sender.lock.acquire(1.0)
+        waiting = asyncio.create_task(sender.send_messages(ServiceBusMessage("a")))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(sender.close())
+        await asyncio.sleep(0)
+        sender.lock.release()
+        with pytest.raises(ValueError, match="already been shutdown"):
+            await waiting
+        await closing
+
+    asyncio_stage.run(run)
+
+    assert sender._handler is None
+
+
+def test_opening_has_an_end_in_the_asyncio_shell(
+    asyncio_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK opens a link without a time limit."""
+    client = asyncio_stage.pair(send_timeout=timedelta(seconds=1))
+    sender = bare(asyncio_stage.sender(client))
+    ended = threading.Event()
+
+    async def never(sender: Any) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(aio_background, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(azure.servicebus.aio.ServiceBusSender, "__aenter__", never)
+    asyncio_stage.run(sender.__aenter__)
+
+    assert ended.is_set()
+    [failed_over] = [each for each in asyncio_stage.events if isinstance(each, FailedOver)]
+    assert isinstance(failed_over.error, OperationTimeoutError)
+    assert str(failed_over.error) == "opening a link to 'orders' took longer than 1 seconds"
 
 
 # --- many at once

@@ -3,6 +3,7 @@ together. With clients of both shells, in `tests/pairing/test_partners.py`."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pairbus.client import syphon as syphon_module
 from pairbus.client.route.status import SyphonStatus
 from pairbus.client.sdk.pairing_errors import ClientFaulted
 from pairbus.client.state import ClientState, state_of
@@ -24,6 +26,7 @@ from pairbus.client.syphon import (
 )
 from pairbus.events import Event, SyphonFailed, SyphonRestarted
 from tests.client.fakes import RecordedSyphon
+from tests.client.lines import run_and_interrupt
 from tests.client.shells.both import Others
 from tests.waiting import wait_until
 
@@ -117,6 +120,30 @@ def threads_left() -> list[str]:
 
 
 # --- ending
+
+
+@pytest.mark.req("C-02")
+def test_a_signal_handler_may_close_one_client_before_any_line_of_the_end_of_the_other() -> None:
+    def close_before_each_line() -> None:
+        for line in itertools.count(1):
+            pair = Pair()
+            pair.start()
+            first, other = pair.primary.close, pair.secondary.close
+            if not run_and_interrupt(first, syphon_module, other, before_line=line):
+                other()
+                lines.append(line)
+                return
+            assert pair.primary.faults == pair.secondary.faults == []
+            assert not pair.syphon.is_running
+
+    lines: list[int] = []
+    thread = threading.Thread(target=close_before_each_line, daemon=True)
+    thread.start()
+    thread.join(30)
+
+    assert not thread.is_alive(), "it waits for a lock that it has itself"
+    assert lines[0] > 20
+    wait_until(lambda: threads_left() == [], "no partner is waited for")
 
 
 @pytest.mark.parametrize("first", ["primary", "secondary"])

@@ -1,7 +1,7 @@
 """The background worker of a paired client: one task that runs what is due.
 
 Like `blocking/background.py`, but without socket deadlines: the SDK's asyncio client keeps its own
-time-outs. The exception is opening a link, which `bounded` limits.
+time-outs, except that it opens a link without one. `bounded` limits that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOK_SECONDS_MAX = 15.0
 
 @asynccontextmanager
 async def bounded(seconds: float, what: str) -> AsyncIterator[None]:
-    """Limits the time for opening a link. The SDK itself sets no limit there."""
+    """Limits the time for a call that may open a link. The SDK itself sets no limit there."""
     limit = asyncio.timeout(seconds + GRACE_SECONDS)
     try:
         async with limit:
@@ -99,8 +99,9 @@ class BackgroundWorker:
             task = asyncio.get_running_loop().create_task(work, name="pairbus-task")
             self._running.add(task)
             task.add_done_callback(self._ended)
-        now = self._clock()
-        return max(0.0, min(now + LOOK_SECONDS_MAX, next_due or float("inf")) - now)
+        if next_due is None:
+            return LOOK_SECONDS_MAX
+        return min(max(0.0, next_due - self._clock()), LOOK_SECONDS_MAX)
 
     async def _run_task(self, task: BackgroundTask) -> None:
         try:

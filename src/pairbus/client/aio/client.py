@@ -64,7 +64,6 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
             fault = partial(fault_from_thread, asyncio.get_running_loop())
             supervisor = SyphonSupervisor(syphon, pairing, self, fault=fault)
         try:
-            await asyncio.to_thread(pairing.open_outbox)
             await pairing.start()
             if supervisor is not None:
                 await start_on_thread(supervisor)

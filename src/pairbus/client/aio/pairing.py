@@ -45,7 +45,11 @@ class Pairing(PairingCore):
         self._is_disk_closed = False
 
     async def start(self) -> None:
-        """Raises if the secondary accepts no connection."""
+        """Raises if the outbox cannot be used, or if the secondary accepts no connection."""
+        if self.outbox is not None:
+            # On the thread that closes the outbox: if this is cancelled, it is closed afterwards.
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._disk, self.open_outbox)
         self.worker.start()
         await run_async(tasks.start(self))
 

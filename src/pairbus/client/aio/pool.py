@@ -43,8 +43,8 @@ class ConnectionPool:
         return self._state.limits
 
     async def borrow(self, queue: str, seconds: float, *, is_fresh: bool = False) -> Connection:
-        """Returns an idle connection, or a new one that is not open yet. With `is_fresh`, always a
-        new one.
+        """Returns an idle connection, or a new one that is not open yet. With `is_fresh`, the idle
+        ones are closed first: one of them has just failed.
         """
         check_open(self._client)
         if is_fresh:

@@ -96,7 +96,7 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
         """Like the SDK's method, but it waits while a task opens the link: that task would
         otherwise continue and leak what it opened.
         """
-        if self.client_state.pairing is None or self.lock.is_mine():
+        if self.client_state.pairing is None:
             await super().close()
             return
         private.mark_shut(self)  # tasks that wait for the lock now fail instead of sending
@@ -203,15 +203,14 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
 
 
 class SenderLock:
-    """Allows one call at a time on the primary. It records its owner, and whether one call or
-    several held it while another call waited.
+    """Allows one call at a time on the primary. It records whether one call or several held it
+    while another call waited.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._lock = asyncio.Lock()
         self._holder: object = None
-        self._owner: asyncio.Task[Any] | None = None
         self._acquired = 0
         # A lock that was just handed to a waiting task looks free until that task runs.
         self._waiting = 0
@@ -242,15 +241,11 @@ class SenderLock:
 
     def _note_holder(self, holder: object) -> None:
         self._holder = holder
-        self._owner = asyncio.current_task()
         self._acquired += 1
 
     def release(self, holder: object = None) -> None:
         """No effect if another call than the holder has the lock."""
         if holder is not None and self._holder is not holder:
             return
-        self._holder = self._owner = None
+        self._holder = None
         self._lock.release()
-
-    def is_mine(self) -> bool:
-        return self._owner is not None and self._owner is asyncio.current_task()

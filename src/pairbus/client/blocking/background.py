@@ -17,6 +17,7 @@ from typing import Any
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from pairbus.client.reentrant_event import ReentrantEvent
 from pairbus.client.route.plans import BackgroundTask
 from pairbus.client.sdk import private
 from pairbus.client.timing import GRACE_SECONDS
@@ -53,16 +54,20 @@ class SocketDeadline:
 
     def __enter__(self) -> None:
         worker = self._worker
-        worker._deadlines[id(self)] = self
+        worker._deadlines[id(self.sender)] = self
         # Checked after entering: the worker may already have made its last check.
         if worker._is_stopped:
-            worker._deadlines.pop(id(self), None)
+            worker._deadlines.pop(id(self.sender), None)
             raise ValueError(CLOSED)
         if self.deadline < worker._looks_at:
-            worker.wake()
+            try:
+                worker.wake()
+            except BaseException:  # an interrupt: nothing else would leave this deadline
+                worker._deadlines.pop(id(self.sender), None)
+                raise
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._worker._deadlines.pop(id(self), None)
+        self._worker._deadlines.pop(id(self.sender), None)
         if not self.is_cut or not isinstance(error, Exception):
             return
         if self._worker._is_stopped:
@@ -87,10 +92,12 @@ class BackgroundWorker:
         one."""
         self._clock = clock
         self._take_due, self._perform = take_due, perform
-        self._woken = threading.Event()
+        self._woken = ReentrantEvent()
         # When the worker wakes next. An earlier deadline wakes it.
         self._looks_at = 0.0
         self._is_stopped = False
+        # By sender, of which each call has one for itself: if an interrupt at the end of a call
+        # leaves a deadline here, the next call on the sender replaces it.
         self._deadlines: dict[int, SocketDeadline] = {}
         self._running: set[threading.Thread] = set()
         self._waiting: deque[BackgroundTask] = deque()
@@ -129,8 +136,11 @@ class BackgroundWorker:
                 wait = 1.0
             self._woken.wait(wait)
         # Nothing else frees a call that runs while the client closes. Cut it repeatedly: it may get
-        # stuck again, because the SDK retries.
-        while self._cut(lambda deadline: True):
+        # stuck again, because the SDK retries. The bound is for a deadline that an interrupt has
+        # left: its call has ended.
+        last = max((each.deadline for each in [*self._deadlines.values()]), default=0.0)
+        until = last + JOIN_SECONDS_MAX
+        while self._cut(lambda deadline: True) and self._clock() < until:
             time.sleep(CUT_AGAIN_SECONDS)
 
     def _work(self) -> float:

@@ -62,7 +62,6 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
                 syphon, pairing, self, fault=lambda client, reason: client.fault(reason)
             )
         try:
-            pairing.open_outbox()
             pairing.start()
             if supervisor is not None:
                 supervisor.start()

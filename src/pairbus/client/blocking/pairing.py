@@ -16,6 +16,7 @@ from pairbus.client.blocking.background import BackgroundWorker
 from pairbus.client.blocking.pool import ConnectionPool, PromptSender
 from pairbus.client.outbox_file import OutboxFile
 from pairbus.client.pairing import PairingCore
+from pairbus.client.reentrant_event import ReentrantEvent
 from pairbus.client.route.plans import BackgroundTask, Ping
 from pairbus.client.state import state_of
 from pairbus.client.steps import Result, run
@@ -40,10 +41,11 @@ class Pairing(PairingCore):
         self.worker = BackgroundWorker(
             self.namespace, clock=self.clock, take_due=self.take_due_tasks, perform=self.perform
         )
-        self.closing = threading.Event()
+        self.closing = ReentrantEvent()
 
     def start(self) -> None:
-        """Raises if the secondary accepts no connection."""
+        """Raises if the outbox cannot be used, or if the secondary accepts no connection."""
+        self.open_outbox()
         self.worker.start()
         run(tasks.start(self))
 

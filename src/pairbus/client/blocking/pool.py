@@ -46,27 +46,27 @@ class ConnectionPool:
         return self._state.limits
 
     def borrow(self, queue: str, seconds: float, *, is_fresh: bool = False) -> Connection:
-        """Returns an idle connection, or a new one that is not open yet. With `is_fresh`, always a
-        new one.
+        """Returns an idle connection, or a new one that is not open yet. With `is_fresh`, the idle
+        ones are closed first: one of them has just failed.
         """
         check_open(self._client)
+        if is_fresh:
+            with self._lock:
+                stale = self._state.clear(queue)
+            self._close_all(stale)
         deadline, call = self._clock() + seconds, object()
         with self._changed:
-            discarded = self._state.clear(queue) if is_fresh else []
             try:
                 while not self._is_closed:
                     connection = self._state.take(queue, call)
                     if connection is not None:
-                        break
+                        return connection
                     if not self._changed.wait(max(0.0, deadline - self._clock())):
                         raise PoolExhausted(queue, seconds)
-                else:
-                    raise ValueError("the paired client has been closed")
+                raise ValueError("the paired client has been closed")
             finally:
                 if self._state.stop_waiting(queue, call):
                     self._changed.notify_all()  # the next in line may get another one
-        self._close_all(discarded)
-        return connection
 
     def give_back(self, connection: Connection, *, is_usable: bool) -> None:
         with self._changed:

@@ -186,7 +186,8 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
             raise
         finally:
             if private.is_shut(self):  # closed in the meantime: nothing else would close the link
-                private.close_link(self)
+                with suppress(Exception):  # the link is gone in either case
+                    private.close_link(self)
             self.is_opening = False
             self.lock.release()
 
@@ -199,8 +200,8 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
 
 
 class SenderLock:
-    """Allows one call at a time on the primary. It records its owner, and whether one call or
-    several held it while another call waited.
+    """Allows one call at a time on the primary. It records whether one call or several held it
+    while another call waited.
 
     A Ctrl-C can come between any two steps of a program. So `acquire` takes the lock and notes its
     holder in one step, and a call that does not know whether it got the lock can release it.
@@ -211,7 +212,6 @@ class SenderLock:
         self._holder: dict[None, object] = {}  # `setdefault` is the one step
         self._freed = threading.Condition()
         self._waiting = 0
-        self._owner: int | None = None
         self._acquired = 0
 
     def try_acquire(self, holder: object = None) -> bool:
@@ -219,7 +219,6 @@ class SenderLock:
         holder = object() if holder is None else holder
         if self._holder.setdefault(None, holder) is not holder:
             return False
-        self._owner = threading.get_ident()
         self._acquired += 1
         return True
 
@@ -246,11 +245,7 @@ class SenderLock:
         """No effect if another call than the holder has the lock."""
         if holder is not None and self._holder.get(None) is not holder:
             return
-        self._owner = None
         self._holder.clear()
         if self._waiting:
             with self._freed:
                 self._freed.notify()
-
-    def is_mine(self) -> bool:
-        return self._owner == threading.get_ident()

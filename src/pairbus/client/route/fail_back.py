@@ -26,26 +26,30 @@ class OrderedFailBack:
 
     # what is under way to the backlog
 
-    def backlog_begins(self, path: str, way: ToBacklog, *, is_first: bool, now: float) -> bool:
-        """An attempt to send to a backlog queue begins. False: plan again, the plan is outdated.
-        `is_first`: it is the first of its call.
-        """
+    # Calls are kept and not only counted: a Ctrl-C can come between any two steps, and then a call
+    # ends without knowing whether it has begun.
+
+    def backlog_begins(self, path: str, way: ToBacklog, call: object, *, now: float) -> bool:
+        """An attempt to send to a backlog queue begins. False: plan again, the plan is outdated."""
         entity = self._entities.of(path, now=now)
-        if is_first and entity.health.state.is_on_primary:
+        if call not in entity.own.calls and entity.health.state.is_on_primary:
             return False
         if self._entities.queue_of(entity) != way.queue:
             return False
-        entity.own.attempts += 1
-        entity.own.calls += is_first
+        entity.own.attempts.add(call)
+        entity.own.calls.add(call)
         entity.health.awaits_backlog = True
         return True
 
-    def backlog_attempt_ended(self, path: str, *, now: float) -> None:
-        self._entities.of(path, now=now).own.attempts -= 1
+    def backlog_attempt_ended(self, path: str, call: object, *, now: float) -> None:
+        """No effect if none has begun."""
+        self._entities.of(path, now=now).own.attempts.discard(call)
 
-    def backlog_call_ended(self, path: str, *, now: float) -> None:
+    def backlog_call_ended(self, path: str, call: object, *, now: float) -> None:
+        """No effect if it has not begun."""
         entity = self._entities.of(path, now=now)
-        entity.own.calls -= 1
+        entity.own.attempts.discard(call)
+        entity.own.calls.discard(call)
         self._backlog_changed(entity, now=now)
 
     # what is left there

@@ -4,7 +4,7 @@ them. For ordered fail-back: `fail_back.py` says what that is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pairbus.client.route.plans import PeekBacklog
@@ -45,9 +45,9 @@ class OwnBacklog:
 
     has_messages: bool = False
     """Some were acknowledged, and have not been seen to be home."""
-    attempts: int = 0
-    """Sends to the queue that are under way."""
-    calls: int = 0
+    attempts: set[object] = field(default_factory=set)
+    """The calls that have a send to the queue under way."""
+    calls: set[object] = field(default_factory=set)
     """Calls that have begun to divert. A part of one may be in the queue, and the rest not yet."""
     cursor: int = 0
     """None of the messages that are left has a lower sequence number."""
@@ -65,11 +65,11 @@ class OwnBacklog:
     @property
     def is_pinned(self) -> bool:
         """Whether the entity must keep its backlog queue."""
-        return self.has_messages or self.attempts > 0
+        return self.has_messages or bool(self.attempts)
 
     @property
     def is_awaited(self) -> bool:
-        return self.has_messages or self.calls > 0
+        return self.has_messages or bool(self.calls)
 
     def wait_begins(self, *, now: float) -> None:
         """The primary answers: peek at once."""

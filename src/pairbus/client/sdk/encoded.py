@@ -4,6 +4,9 @@ The SDK's own decoder forgets types (a long, a timestamp and an int all become a
 decoded message would be sent with other types. Here a value whose Python class does not show its
 AMQP type becomes the SDK's form that names the type: `{"TYPE": "LONG", "VALUE": 1}`. So a message
 that is encoded, decoded and encoded again gives the same bytes.
+
+It does not share the reader of `pairbus.amqp`: the broker, against which the client is tested, is
+built on that one. It would also refuse what the SDK sends, such as text that is not UTF-8.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import ssl
 import struct
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.servicebus import exceptions as sdk
@@ -128,7 +128,7 @@ def is_unreachable(error: BaseException) -> bool:
     it refuses or resets connections. Silence is no proof of that.
     """
     inner = getattr(error, "inner_exception", None)
-    cause = getattr(inner, "inner_error", None) or inner or error
+    cause = private.wrapped_by(inner) or inner or error
     return isinstance(cause, OSError) and not isinstance(cause, TimeoutError | ssl.SSLError)
 
 
@@ -144,8 +144,8 @@ def _of_wrapper(error: sdk.ServiceBusError) -> Kind:
     inner = error.inner_exception
     names = private.class_names(inner)
     if "TokenAuthFailure" in names:
-        return _of_token_status(getattr(inner, "status_code", None))
-    if isinstance(getattr(inner, "inner_error", None), FileNotFoundError):
+        return _of_token_status(private.token_status_of(inner))
+    if isinstance(private.wrapped_by(inner), FileNotFoundError):
         return Kind.SETUP
     condition = private.condition_of(error)
     if condition in BY_CONDITION:
@@ -164,7 +164,7 @@ def _of_wrapper(error: sdk.ServiceBusError) -> Kind:
     return Kind.OUTAGE
 
 
-def _of_token_status(status: Any) -> Kind:
+def _of_token_status(status: object) -> Kind:
     """The service's answer to a token.
 
     The SDK drops the status of an answer with an error condition, and None is left; Azure sends one

@@ -10,19 +10,15 @@ from __future__ import annotations
 import calendar
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
-from uuid import uuid4
+from typing import Any, Final
+from uuid import UUID, uuid4
 
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.amqp import (
-    AmqpAnnotatedMessage,
-    AmqpMessageBodyType,
-    AmqpMessageHeader,
-    AmqpMessageProperties,
-)
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
 from pairbus.client.route.envelope import DIVERTED_BY, PATH, SCHEDULED, TIME_TO_LIVE, wrap
 from pairbus.client.route.own_backlog import PeekedPage
+from pairbus.client.sdk.private import shallow_copy
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 
@@ -33,12 +29,24 @@ Message = ServiceBusMessage | AmqpAnnotatedMessage
 
 
 def id_of(message: Message) -> str:
-    """The message id as text, for any type on the wire. Empty if there is none."""
+    """The message id as text, for any type on the wire. Empty if there is none.
+
+    In the notation of the AMQP JMS mapping, as the broker and the commands write it, so a uuid and
+    its text are two ids.
+    """
     properties = raw_of(message).properties
-    value = None if properties is None else properties.message_id
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return "" if value is None else str(value)
+    value: Any = None if properties is None else properties.message_id
+    match value:
+        case None:
+            return ""
+        case UUID():
+            return f"AMQP_UUID:{value}"
+        case int():
+            return f"AMQP_ULONG:{value}"
+        case bytes():
+            return f"AMQP_BINARY:{value.hex().upper()}"
+    text = str(value)
+    return f"AMQP_STRING:{text}" if text.startswith("AMQP_") else text
 
 
 def scheduled(message: Message, schedule: datetime | None) -> AmqpAnnotatedMessage:
@@ -48,7 +56,7 @@ def scheduled(message: Message, schedule: datetime | None) -> AmqpAnnotatedMessa
         return raw
     if _milliseconds(schedule) is None:
         raise TypeError(f"schedule_time_utc must be a datetime, not {schedule!r}")
-    copied = _copy(raw)
+    copied = shallow_copy(raw)
     annotations = {**(raw.annotations or {}), _SCHEDULE_KEYS[0]: schedule}
     annotations.pop(_SCHEDULE_KEYS[1], None)  # the same key, as text
     copied.annotations = annotations
@@ -69,11 +77,11 @@ def body_bytes(message: AmqpAnnotatedMessage) -> int | None:
 
 def detached(raw: AmqpAnnotatedMessage) -> AmqpAnnotatedMessage:
     """A copy that stays as it is if the application changes its message. A body never changes."""
-    copied = _copy(raw)
+    copied = shallow_copy(raw)
     if raw.header is not None:
-        copied.header = _copy(raw.header)
+        copied.header = shallow_copy(raw.header)
     if raw.properties is not None:
-        copied.properties = _copy(raw.properties)
+        copied.properties = shallow_copy(raw.properties)
     if raw.application_properties:
         copied.application_properties = dict(raw.application_properties)
     if raw.annotations:
@@ -96,7 +104,7 @@ def diverted(
     the primary.
     """
     raw = raw_of(message)
-    copied = _copy(raw)
+    copied = shallow_copy(raw)
     session_id = _take_session(copied)
     time_to_live_ms = _take_time_to_live(copied)
     if schedule is not None and _milliseconds(schedule) is None:
@@ -152,7 +160,7 @@ def _take_session(copied: AmqpAnnotatedMessage) -> str | None:
             session_id = session_id.decode()
         except UnicodeDecodeError:
             return None
-    copied.properties = without = _copy(properties)
+    copied.properties = without = shallow_copy(properties)
     without.group_id = None
     return session_id
 
@@ -165,12 +173,12 @@ def _take_time_to_live(copied: AmqpAnnotatedMessage) -> int | None:
     if not isinstance(given, (int, float)) or not -256 < given <= _TTL_MS_MAX:
         return None  # the SDK cannot encode it, and raises its own error
     time_to_live_ms = abs(int(given))  # down to -255, the SDK sends it without its sign
-    copied.header = without = _copy(header)
+    copied.header = without = shallow_copy(header)
     without.time_to_live = None
     if time_to_live_ms and copied.properties is not None:
         # The SDK derives these from a time to live, also while it sends, and overwrites what the
         # application set.
-        copied.properties = undated = _copy(copied.properties)
+        copied.properties = undated = shallow_copy(copied.properties)
         undated.creation_time = undated.absolute_expiry_time = None
     return time_to_live_ms
 
@@ -196,18 +204,6 @@ def _milliseconds(time: Any) -> int | None:
 
 def raw_of(message: Message) -> AmqpAnnotatedMessage:
     return message if isinstance(message, AmqpAnnotatedMessage) else message.raw_amqp_message
-
-
-_Section = TypeVar("_Section", AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties)
-
-
-def _copy(section: _Section) -> _Section:
-    """A shallow copy. `copy.copy` takes three times as long, and every message in an outage is
-    copied."""
-    kind = type(section)
-    copied = kind.__new__(kind)
-    copied.__dict__ = vars(section).copy()
-    return copied
 
 
 # --- the ping -------------------------------------------------------------------------------------

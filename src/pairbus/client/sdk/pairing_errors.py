@@ -226,14 +226,14 @@ def _exhausted_text(
 ) -> str:
     text = (
         f"no namespace accepted the message for {entity!r}: the primary failed "
-        f"({_cause_of(primary_error)}), and so did the backlog ({_cause_of(backlog_error)}). "
+        f"({one_line(primary_error)}), and so did the backlog ({one_line(backlog_error)}). "
     )
     if outbox_error is not None:
         text = f"the message for {entity!r} is not in the outbox: {str(outbox_error).rstrip('.')}. "
         if primary_error is not None:
-            text += f"The primary failed ({_cause_of(primary_error)}). "
+            text += f"The primary failed ({one_line(primary_error)}). "
         if backlog_error is not None:
-            text += f"The backlog failed ({_cause_of(backlog_error)}). "
+            text += f"The backlog failed ({one_line(backlog_error)}). "
     text += "The message is still yours: send it again later."
     if diverted_count:
         text += (
@@ -245,10 +245,6 @@ def _exhausted_text(
             "pair with a backlog_queue_count of 2 or more."
         )
     return text
-
-
-def _cause_of(error: BaseException | None) -> str:
-    return one_line(error).rstrip(".")
 
 
 # --- across processes -----------------------------------------------------------------------------
