@@ -63,6 +63,12 @@ def test_a_connection_string_for_one_entity_is_for_no_other(streaming: bool) -> 
         write_options(given, has_destination=False)
 
 
+def test_a_connection_string_in_the_wrong_option_is_not_quoted() -> None:
+    with pytest.raises(OptionsError, match="option namespace: expected the host") as caught:
+        read_options({"namespace": TEXT, "queue": "q"}, streaming=False)
+    assert KEY not in str(caught.value)
+
+
 def test_names_and_values_may_be_in_any_case() -> None:
     options = read_options(
         {"CONNECTIONSTRING": TEXT, "Queue": "Q", "receivemode": "PEEKLOCK"}, streaming=True

@@ -112,6 +112,10 @@ class Driver:
             if outcome == ReceiptOutcome.BROUGHT_HOME
         )
 
+    def rounds(self) -> int:
+        """How many rounds it has run so far."""
+        return max((json.loads(line)["round"] for line in self._lines()[1:]), default=0)
+
     def workers(self) -> list[int]:
         """Python processes that Spark's daemon has forked."""
         return [

@@ -6,9 +6,11 @@ their ids.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
+from urllib.request import urlopen
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -30,6 +32,14 @@ QUIET_SECONDS = 1.0
 class Namespace(Protocol):
     @property
     def connection_string(self) -> str: ...
+
+
+def metric(namespace: Namespace, name: str) -> int:
+    """A metric of a broker, by its name without the prefix and without its labels."""
+    host = Address.from_connection_string(namespace.connection_string).host
+    with urlopen(f"http://{host}/$metrics") as answer:
+        [value] = re.findall(rf"^pairbus_broker_{name}{{.*}} (\S+)$", answer.read().decode(), re.M)
+    return int(float(value))
 
 
 def id_of(data: bytes) -> str:

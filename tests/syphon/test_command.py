@@ -14,7 +14,7 @@ from pyarrow.parquet import ParquetDataset
 
 from pairbus.broker import Broker
 from pairbus.cli.main import main
-from pairbus.cli.pair.syphon import _check_master
+from pairbus.cli.pair.syphon import check_master
 from pairbus.cli.pair.syphon_progress import PlainProgress
 from pairbus.errors import UsageError
 from pairbus.syphon.ledger import ledger_files
@@ -209,7 +209,7 @@ def test_a_missing_option_is_a_usage_error(run, variables, words):
 )
 def test_an_unknown_master_is_a_usage_error(master):
     with pytest.raises(UsageError) as raised:
-        _check_master(master)
+        check_master(master)
 
     assert str(raised.value) == (
         f"--master {master!r} is not a Spark master: use local[N], spark://HOST:PORT, yarn or "
@@ -233,7 +233,7 @@ def test_an_unknown_master_is_a_usage_error(master):
     ],
 )
 def test_a_master_that_spark_knows_is_accepted(master):
-    _check_master(master)
+    check_master(master)
 
 
 def test_an_unknown_master_is_refused_before_anything_starts(run):

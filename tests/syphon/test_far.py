@@ -1,5 +1,7 @@
 """Namespaces that are far away or slow: rounds are short, and still messages come home once."""
 
+import time
+
 import pytest
 from azure.servicebus import ServiceBusMessage
 
@@ -17,6 +19,7 @@ from tests.syphon.stage import Stage, backlog_names, copies, count, numbered, po
 
 BACKLOGS = backlog_names(2)
 FAR_SECONDS = 0.1
+BYTES_MAX, READ_SIZE, LARGE = 200_000, 32_000, 20_000
 
 
 @pytest.fixture
@@ -79,11 +82,11 @@ def test_a_queue_is_asked_whether_it_is_empty_while_its_last_messages_are_on_the
     assert set(drained.emptied) == set(BACKLOGS)
 
 
-@pytest.mark.req("S-01")
-def test_memory_is_bounded_by_bytes_however_many_messages_are_granted(stage, monkeypatch):
-    most, read, size = 200_000, 32_000, 20_000
-    monkeypatch.setattr(window, "BYTES_MAX", most)
-    monkeypatch.setattr(transport, "READ_SIZE", read)
+@pytest.fixture
+def buffered(monkeypatch):
+    """The most bytes that had arrived and were not taken, in a list of one."""
+    monkeypatch.setattr(window, "BYTES_MAX", BYTES_MAX)
+    monkeypatch.setattr(transport, "READ_SIZE", READ_SIZE)
     links, peak = {}, [0]
     arrived = ClientReceiverLink._arrived
 
@@ -91,23 +94,57 @@ def test_memory_is_bounded_by_bytes_however_many_messages_are_granted(stage, mon
         arrived(link, *message)
         links[id(link)] = link
         inboxes = [one for each in links.values() for one in each.inbox]
-        buffered = sum(len(one.data) for one in inboxes if isinstance(one, ReceivedMessage))
-        peak[0] = max(peak[0], buffered)
+        size = sum(len(one.data) for one in inboxes if isinstance(one, ReceivedMessage))
+        peak[0] = max(peak[0], size)
 
     monkeypatch.setattr(ClientReceiverLink, "_arrived", watched)
-    ids = numbered(80)
-    for queue, some in zip(BACKLOGS, (ids[:40], ids[40:]), strict=True):
+    return peak
+
+
+def put_large(stage, ids, size):
+    half = len(ids) // 2
+    for queue, some in zip(BACKLOGS, (ids[:half], ids[half:]), strict=True):
         large = [ServiceBusMessage(bytes(size), message_id=one) for one in some]
         stage.put([encoded(diverted(one, "orders")) for one in large], queue)
+
+
+@pytest.mark.req("S-01")
+def test_memory_is_bounded_by_bytes_however_many_messages_are_granted(stage, buffered):
+    ids = numbered(80)
+    put_large(stage, ids, LARGE)
 
     with stage.primary.faults.slow(latency_seconds=0.02):
         drained = stage.drain(chunk=1_000)
 
     assert count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) == 80
     # Each settlement may read a little more.
-    assert size < peak[0] <= most + 4 * read + size < 80 * size / 2
-    monkeypatch.undo()
+    assert LARGE < buffered[0] <= BYTES_MAX + 4 * READ_SIZE + LARGE < 80 * LARGE / 2
     assert sorted(stage.home()) == ids
+
+
+@pytest.mark.req("S-01")
+def test_memory_is_bounded_by_bytes_also_when_a_task_ends_before_its_queues_are_empty(
+    stage, buffered
+):
+    put_large(stage, numbered(400), LARGE)
+
+    with stage.primary.faults.slow(latency_seconds=0.1):
+        drained = stage.drain(chunk=1_000, seconds=0.5)
+
+    assert 0 < count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) < 400
+    assert buffered[0] <= BYTES_MAX + 4 * READ_SIZE + LARGE
+
+
+def test_a_task_with_large_messages_asks_for_more_until_its_time_is_nearly_over(stage, monkeypatch):
+    monkeypatch.setattr(window, "BYTES_MAX", BYTES_MAX)
+    put_large(stage, numbered(400), LARGE)
+
+    with stage.primary.faults.slow(latency_seconds=0.05):
+        began = time.monotonic()
+        drained = stage.drain(chunk=1_000, seconds=1.5)
+
+    assert 0 < count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) < 400
+    assert time.monotonic() - began > 1.3
 
 
 def brought_home(stage, ids, rounds):

@@ -71,6 +71,31 @@ def test_a_message_that_arrives_between_rounds_starts_a_round(stage, begins_with
     assert stage.home() == ["late"]
 
 
+def test_a_task_knows_the_size_of_the_messages_of_earlier_rounds(stage):
+    rounds = []
+
+    class Runner(InProcessRunner):
+        def run(self, tasks):
+            rounds.append(
+                {name: task.message_bytes.get(name) for task in tasks for name in task.queues}
+            )
+            return super().run(tasks)
+
+    job = Job(stage.options(), Runner(), lambda: QUEUES)
+    stage.divert(["first"], queue=QUEUES[1])
+    job.run(once=True)
+    stage.divert(["second"], queue=QUEUES[0])
+    stage.divert(["third"], queue=QUEUES[1])
+    job.schedule.arrived(QUEUES[:2])
+    job.run(once=True)
+
+    assert rounds[0] == dict.fromkeys(QUEUES)
+    first, second = rounds[1][QUEUES[0]], rounds[1][QUEUES[1]]
+    assert first is None
+    assert 100 < second < 300
+    assert sorted(stage.home()) == ["first", "second", "third"]
+
+
 @pytest.mark.req("S-04")
 def test_messages_that_wait_go_home_when_their_destination_is_back(stage):
     stage.divert(["a"])

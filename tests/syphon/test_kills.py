@@ -25,6 +25,7 @@ from tests.syphon.processes import (
     await_arrivals,
     await_empty_backlog,
     check,
+    command_of,
     descendants,
     driver,
     filled_stage,
@@ -33,7 +34,7 @@ from tests.syphon.processes import (
     slow_primary,
     two_drivers,
 )
-from tests.syphon.stage import Stage, numbered
+from tests.syphon.stage import Stage, metric, numbered
 from tests.waiting import wait_until
 
 SENT = [each for path in PATHS for each in numbered(EACH, path)]
@@ -63,6 +64,24 @@ def test_killed_python_workers_are_replaced_and_no_message_is_lost(stage, tmp_pa
     check(stage, tmp_path / "ledger", tasks_killed=2)
     messages = ParquetDataset(tmp_path / "ledger" / FOLDER).read(["message_id"])
     assert set(messages["message_id"].to_pylist()) == set(SENT)
+
+
+@pytest.mark.req("S-03")
+def test_connections_outlive_the_rounds_and_end_with_the_driver(stage, tmp_path):
+    both = stage.primary, stage.secondary
+    for each in both:
+        slow(each)
+    before = [metric(each, "connections_opened_total") for each in both]
+    with driver(stage, tmp_path) as syphon:
+        wait_until(lambda: syphon.rounds() >= 3, "three rounds")
+        opened = [metric(each, "connections_opened_total") for each in both]
+        assert opened[0] - before[0] <= TASKS
+        assert opened[1] - before[1] <= TASKS + 1, "the driver polls on a connection of its own"
+        below = descendants(syphon.process.pid)
+        kill(syphon.process.pid)
+        for each in both:
+            wait_until(lambda each=each: not metric(each, "connections"), "no connection")
+        wait_until(lambda: not [pid for pid in below if command_of(pid)], "no process")
 
 
 # Spark leaves the pipe to its Java process open.

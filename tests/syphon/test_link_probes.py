@@ -28,10 +28,16 @@ def probes(stage, clock):
 def ask(probes, paths=()):
     """The answer to one probe; None if the primary does not answer."""
     wanted = {"contoso": tuple(paths)}
-    started = probes.poll(wanted)
-    assert started == {}
-    wait_until(lambda: not probes._probes["contoso"].thread.is_alive(), "the end of a probe")
-    return probes.poll(wanted).get("contoso")
+    assert probes.poll(wanted) == {}
+    due = probes.next_try("contoso")
+    answers = []
+
+    def has_ended():
+        answers.append(probes.poll(wanted))
+        return probes.next_try("contoso") != due
+
+    wait_until(has_ended, "the end of a probe")
+    return answers[-1].get("contoso")
 
 
 @pytest.mark.req("M-02")

@@ -1,6 +1,7 @@
 """The quiet wait: what it costs by the broker's own meter, and what ends it."""
 
 import threading
+import time
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
@@ -144,6 +145,22 @@ def test_a_queue_that_cannot_be_polled_is_warned_of_once_and_the_others_are_poll
     clock.advance(10)
     stage.divert(numbered(1), queue=BACKLOGS[0])
     assert polls.wait_for_messages(BACKLOGS[:1], seconds=5) == [BACKLOGS[0]]
+
+
+def test_all_polls_begin_together_because_the_secondary_may_be_far_away(stage, polls):
+    with stage.secondary.faults.slow(latency_seconds=0.5):
+        began = time.monotonic()
+        assert polls.wait_for_messages(BACKLOGS, seconds=0) == []
+        assert time.monotonic() - began < 0.75 * len(BACKLOGS)
+
+
+def test_all_polls_are_renewed_together_as_well(stage, polls, clock):
+    assert polls.wait_for_messages(BACKLOGS, seconds=0) == []
+    clock.advance(LONG_POLL_SECONDS)
+    with stage.secondary.faults.slow(latency_seconds=0.3):
+        began = time.monotonic()
+        assert polls.wait_for_messages(BACKLOGS, seconds=0) == []
+        assert time.monotonic() - began < 0.15 * len(BACKLOGS)
 
 
 def test_there_may_be_more_backlog_queues_than_links_on_a_connection():

@@ -11,6 +11,7 @@ from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import ReceiptOutcome
 from pairbus.syphon.runner import InProcessRunner
 from tests.syphon.stage import Stage, count, numbered
+from tests.waiting import wait_until
 
 CONTOSO = [f"contoso/x-servicebus-transfer/{n}" for n in range(2)]
 FABRIKAM = [f"Fabrikam/x-servicebus-transfer/{n}" for n in range(2)]
@@ -90,18 +91,16 @@ def test_new_messages_of_one_primary_go_home_while_those_of_another_wait(world):
     world.fabrikam.divert(numbered(1, "f"))
     job = world.job()
     thread = threading.Thread(target=job.run)
-    waits, came_home = threading.Event(), threading.Event()
 
-    def progress(ended):
-        (came_home if count(ended.receipts, ReceiptOutcome.BROUGHT_HOME) else waits).set()
+    def brought_home():
+        return sum(count(each.receipts, ReceiptOutcome.BROUGHT_HOME) for each in world.rounds)
 
-    job._progress = progress
     with world.fabrikam.primary.faults.throttle(entity="orders"):
         thread.start()
         try:
-            assert waits.wait(20)
+            wait_until(lambda: world.rounds, "a round")
             world.contoso.divert(numbered(1, "c"), queue=CONTOSO[1])
-            assert came_home.wait(20)
+            wait_until(brought_home, "the message of the other one")
         finally:
             job.stop()
             thread.join(20)

@@ -7,7 +7,7 @@
     lock_stream.py  the stream that receives them;  renewal.py  renews their locks
     sink.py         writing
     versions.py     what Spark 4.0 and 4.1 lack
-    session.py      sessions for the syphon
+    session.py      sessions for the syphon;  java.py  the Java process of a session
 
 Neither Spark nor Arrow is imported before it is needed.
 """

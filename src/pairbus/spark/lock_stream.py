@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -64,7 +64,6 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = checked_for_reading(schema)
-        self._monotonic: Callable[[], float] = time.monotonic
         self._hold: _HeldBatches | None = None
         # The ends of the last batch that Spark has planned, and of the last one that it got.
         self._planned = self._offered = 0
@@ -133,7 +132,7 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = most or self._options.trigger_messages_max or 1
         if not self._ends:
             return hold.take(at, most, self._options.wait_seconds)
-        until = self._monotonic() + self._options.locked_wait_seconds
+        until = time.monotonic() + self._options.locked_wait_seconds
         while hold.has_messages or self._has_messages_left(hold):
             found = hold.take(at, most, self._options.wait_seconds)
             if found:
@@ -141,7 +140,7 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is None:
                 break
             # The rest is locked, perhaps by this query before it was restarted.
-            if self._monotonic() >= until:
+            if time.monotonic() >= until:
                 log.warning(
                     "%r still has messages that other receivers have locked for more than %g "
                     "seconds; they are not read",

@@ -7,7 +7,7 @@ and gets the same messages, except those that were removed meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,6 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = checked_for_reading(schema)
-        self._sleep: Callable[[float], None] = time.sleep
         # Only in the driver's process, which plans the stream; never pickled.
         self._peeker: Peeker | None = None
         self._first: Offset | None = None
@@ -80,7 +79,7 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._open_peeker().end(at, most)
         if end == at and self._options.wait_seconds:
             # Spark would ask again at once, a hundred times a second, and each request is billed.
-            self._sleep(self._options.wait_seconds)
+            time.sleep(self._options.wait_seconds)
             end = self._open_peeker().end(at, most)
         return {_NEXT: end}
 

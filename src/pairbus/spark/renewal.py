@@ -6,7 +6,6 @@ not renewed any more: its message is delivered again, and settling it raises an 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -16,8 +15,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from azure.core.exceptions import AzureError
-from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
+from azure.servicebus.exceptions import MessageLockLostError
 
+from pairbus.fast.management import Management
 from pairbus.fast.message import ReceivedMessage
 from pairbus.spark.options import ReadOptions
 
@@ -88,23 +88,31 @@ class LockRenewal:
         try:
             while (tokens := self._next()) is not None:
                 try:
-                    self._renewed(tokens, management.renew_locks(tokens))
+                    self._renew(tokens, management)
                 except MessageLockLostError:
                     for token in tokens:  # the service does not say which of them is lost
-                        self._renew_one(token, management.renew_locks)
-                except (AzureError, OSError) as error:
-                    log.warning("the locks of %r could not be renewed: %s", options.path, error)
-                    self._retry_later(tokens)
+                        self._renew_one(token, management)
         finally:
-            with contextlib.suppress(ServiceBusError, OSError):
-                client.close()
+            client.close()
 
-    def _renew_one(self, token: bytes, renew: Callable[[list[bytes]], list[datetime]]) -> None:
+    def _renew_one(self, token: bytes, management: Management) -> None:
         try:
-            self._renewed([token], renew([token]))
-        except (AzureError, OSError):
+            self._renew([token], management)
+        except MessageLockLostError:
             with self._changed:
                 self._locks.pop(token, None)
+
+    def _renew(self, tokens: list[bytes], management: Management) -> None:
+        """Raises MessageLockLostError. After any other error, it is tried again soon."""
+        try:
+            moments = management.renew_locks(tokens)
+        except MessageLockLostError:
+            raise
+        except (AzureError, OSError) as error:
+            log.warning("the locks of %r could not be renewed: %s", self._options.path, error)
+            self._retry_later(tokens)
+        else:
+            self._renewed(tokens, moments)
 
     def _next(self) -> list[bytes] | None:
         """Wait for the locks that are due; None when it is stopped."""

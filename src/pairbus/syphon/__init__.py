@@ -9,12 +9,14 @@
     schedule.py       pure: which queues the next round takes, and when
     queue_state.py    pure: when one backlog queue is looked at again
     runner.py         runs the tasks of a round, on Spark or in this process
-    drain.py          one task: receive, restore, send, settle (delivery.py, backlog_queue.py)
+    drain.py          one task: receive, restore, send, settle (delivery.py, backlog_queue.py);
+                      task_clients.py has its connections
     restore.py        pure: makes a backlog message the message that the application sent
     policy.py         pure: what a failed send means for its destination and its messages
     window.py         pure: how long a task works and waits
     receipts.py       pure: the outcomes of the messages, in rows that can be added up
-    ledger.py         these rows as Parquet files; report.py says what they mean
+    ledger.py         these rows as Parquet files (parquet_files.py, and message_lines.py for each
+                      message); report.py says what they mean
     metrics.py        rounds and billed operations (usage.py) for Prometheus
     background.py     the syphon in the background of a paired client
 

@@ -6,13 +6,12 @@ A page of 250 messages costs a few operations instead of 250 receives, and nothi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pairbus.client.route.envelope import EnvelopeError
 from pairbus.fast.client import FastClient
-from pairbus.fast.message import read_annotations_of
+from pairbus.fast.message import sequence_number_of
 from pairbus.syphon.long_poll import ANSWER_SECONDS
 from pairbus.syphon.restore import restore
 
@@ -43,29 +42,21 @@ class BacklogPeek:
         self._stopping = stopping
         self._peeked: dict[str, Peeked] = {}
 
-    def non_empty(self, queues: Iterable[str]) -> list[str]:
+    def non_empty(self, queues: Sequence[str]) -> list[str]:
         """The queues that hold messages, locked or not. Raises AzureError."""
-        with self._client() as client:
-            return [
-                queue
-                for queue in queues
-                if not self._stopping.is_set() and client.management(queue).peek(0, 1)
-            ]
+        with self._connect(timeout_seconds=ANSWER_SECONDS) as client:
+            firsts = client.first_messages(queues)
+        return [queue for queue, first in zip(queues, firsts, strict=True) if first is not None]
 
     def look_into(self, queues: Mapping[str, bool]) -> dict[str, Peeked]:
         """Peeks at each queue. If its value is true, only at what has arrived since the last call.
         Raises AzureError."""
-        with self._client() as client:
+        with self._connect(timeout_seconds=ANSWER_SECONDS) as client:
             return {
                 queue: self._look_into(client, queue, is_continued)
                 for queue, is_continued in queues.items()
                 if not self._stopping.is_set()
             }
-
-    @contextmanager
-    def _client(self) -> Iterator[FastClient]:
-        with self._connect(timeout_seconds=ANSWER_SECONDS) as client:
-            yield client
 
     def _look_into(self, client: FastClient, queue: str, is_continued: bool) -> Peeked:
         if not is_continued or queue not in self._peeked:
@@ -80,8 +71,7 @@ class BacklogPeek:
             if not page:
                 peeked.is_complete = True
                 break
-            numbers = [read_annotations_of(one).get("x-opt-sequence-number") for one in page]
-            newest = max((one for one in numbers if isinstance(one, int)), default=0)
+            newest = max(sequence_number_of(one) or 0 for one in page)
             if newest <= peeked.last_number:
                 peeked.has_order = False
                 break

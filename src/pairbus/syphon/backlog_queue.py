@@ -17,7 +17,7 @@ from azure.core.exceptions import AzureError
 
 from pairbus.fast.client import FastClient
 from pairbus.fast.errors import SettleFailed
-from pairbus.fast.message import ReceivedMessage, read_annotations_of
+from pairbus.fast.message import SEQUENCE_END, ReceivedMessage, sequence_number_of
 from pairbus.fast.settlement import PendingSettlement
 from pairbus.syphon.policy import Destinations, ToDeadLetter
 from pairbus.syphon.receipts import ReceiptOutcome, TaskReport
@@ -32,8 +32,6 @@ Pair = tuple[ReceivedMessage, Restored]
 RENEW_SECONDS = 20.0
 # How many gaps of one batch are looked into. What is behind them waits for the next round.
 GAPS_MAX = 50
-# A partitioned queue has the partition's number in the upper bits of a sequence number.
-_PARTITIONED = 2**48
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +52,27 @@ class BacklogQueue:
         report: TaskReport,
         *,
         credit: int,
+        bytes_max: int,
+        message_bytes: int,
         at_most: int | None = None,
     ) -> None:
         self.name = name
-        self.receiver = client.receiver(name, credit=credit, at_most=at_most)
+        self.receiver = client.receiver(
+            name,
+            credit=credit,
+            at_most=at_most,
+            bytes_max=bytes_max,
+            message_bytes=message_bytes,
+        )
         self.held: dict[str, list[Pair]] = {}
         """By destination, in lower case. Later messages for it must not overtake these."""
         self.held_count = 0
         self.held_before = 0
         """How many were held when a message was last settled."""
         self.empty_since: float | None = None
+        self.gathers_until: float | None = None
+        """Monotonic: until then, the task waits for more of the first messages. It stays set, so
+        this happens once."""
         self._client = client
         self._report = report
         self._last_number: int | None = None
@@ -80,7 +89,7 @@ class BacklogQueue:
         where sequence numbers leave a gap, a peek, which also shows locked messages, must tell.
         """
         numbers = [message.sequence_number or 0 for message in received]
-        if not all(0 < number < _PARTITIONED for number in numbers):
+        if not all(0 < number < SEQUENCE_END for number in numbers):
             return len(numbers)  # a partitioned queue has no order that could be kept
         peeks = 0
         for count, number in enumerate(numbers):
@@ -99,8 +108,7 @@ class BacklogQueue:
         except AzureError as error:
             logger.info("cannot peek at %s: %s", self.name, error)
             return None
-        number = read_annotations_of(peeked[0]).get("x-opt-sequence-number") if peeked else None
-        return number if isinstance(number, int) else None
+        return sequence_number_of(peeked[0]) if peeked else None
 
     # --- settling ---------------------------------------------------------------------------------
 

@@ -92,18 +92,18 @@ class BatchDelivery:
         """Send the first part for each destination. Hold messages that cannot be sent."""
         self._renew_locks(batch)
         batch.sent_at = time.monotonic()
-        parts: list[DestinationBatch] = []
+        found: list[DestinationBatch] = []
         for path, pairs in batch.by_path.items():
             if path in batch.queue.held:
                 batch.queue.hold(path, pairs)  # must not overtake the held messages
             else:
-                parts.append(DestinationBatch(self._destinations[pairs[0][1].path], [pairs]))
-        self._attach_senders(parts)
-        batch.in_flight = [part for part in parts if self._send_next(batch, part)]
+                found.append(DestinationBatch(self._destinations[pairs[0][1].path], [pairs]))
+        self._attach_senders(found)
+        batch.in_flight = [sending for sending in found if self._send_next(batch, sending)]
 
     def has_answer(self, batch: QueueBatch) -> bool:
         """Whether the primary has answered a part of the batch, or all of it."""
-        return not batch.in_flight or any(_has_ended(part) for part in batch.in_flight)
+        return not batch.in_flight or any(map(_has_ended, batch.in_flight))
 
     def advance(self, batch: QueueBatch) -> bool:
         """Take the primary's answers that have come, and send the parts that follow them.
@@ -111,21 +111,21 @@ class BatchDelivery:
         Returns whether nothing is left to send or to wait for.
         """
         left: list[DestinationBatch] = []
-        for part in batch.in_flight:
-            if not _has_ended(part):
-                left.append(part)
+        for sending in batch.in_flight:
+            if not _has_ended(sending):
+                left.append(sending)
                 continue
             self._renew_locks(batch)
-            self._take_answer(batch, part)
-            if self._send_next(batch, part):
-                left.append(part)
+            self._take_answer(batch, sending)
+            if self._send_next(batch, sending):
+                left.append(sending)
         batch.in_flight = left
         return not left
 
-    def _attach_senders(self, parts: Sequence[DestinationBatch]) -> None:
+    def _attach_senders(self, batches: Sequence[DestinationBatch]) -> None:
         """Attach new senders all at once: the primary may be far away."""
         now = self._report.now()
-        paths = [one.destination.path for one in parts if one.destination.is_open(now=now)]
+        paths = [one.destination.path for one in batches if one.destination.is_open(now=now)]
         if not self.primary_error and any(path not in self._senders for path in paths):
             attach_all([self._sender(path) for path in paths])
 
@@ -223,6 +223,7 @@ class BatchDelivery:
             return []
         if step is NextStep.WAIT:
             behind: list[list[Pair]] = []
+            # Their client asked for order: none of them may overtake another.
             if any(restored.is_ordered for part in (left, *sending.parts) for _, restored in part):
                 behind, sending.parts = sending.parts, []
             self._hold(batch, destination, [left, *behind])
@@ -255,8 +256,8 @@ class BatchDelivery:
         self._report.record_lines(batch.queue.name, path, outcome, sizes, reason)
 
 
-def _has_ended(part: DestinationBatch) -> bool:
-    return part.pending is None or part.pending.has_ended()
+def _has_ended(sending: DestinationBatch) -> bool:
+    return sending.pending is None or sending.pending.has_ended()
 
 
 def sendable(part: Sequence[Pair]) -> int:

@@ -12,11 +12,11 @@ from typing import Any
 
 from pairbus.fast.client import FastClient
 from pairbus.fast.connection import attach_each
+from pairbus.syphon.long_poll import ANSWER_SECONDS
 from pairbus.syphon.policy import Failure, failure_of
 
 # How many free numbers are tried for each primary: one more than exist, or those of deleted queues.
 NEXT_MAX = 3
-ANSWER_SECONDS = 3.0
 
 ListQueues = Callable[[], Sequence[str]]
 """Returns the names of the backlog queues that exist now. Raises AzureError."""

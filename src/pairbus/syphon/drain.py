@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from azure.core.exceptions import AzureError
@@ -25,7 +25,7 @@ from pairbus.fast.client import wait_together
 from pairbus.fast.connection import attach_all
 from pairbus.fast.connection_cache import ConnectionCache
 from pairbus.fast.message import ReceivedMessage
-from pairbus.fast.receiver import stop_all
+from pairbus.fast.receiver import MESSAGE_BYTES_UNKNOWN, stop_all
 from pairbus.syphon import window
 from pairbus.syphon.backlog_queue import BacklogQueue
 from pairbus.syphon.delivery import BatchDelivery, QueueBatch
@@ -63,6 +63,9 @@ class DrainTask:
     at_most: int | None = None
     """How many messages to receive from each queue; None: as many as there is time for."""
     ttl_keeps_running: bool = False
+    message_bytes: Mapping[str, int] = field(default_factory=dict)
+    """By queue: the size of its messages, from earlier rounds. With it, a receiver gets its full
+    credit at once, and not a round trip later."""
     known: tuple[Destination, ...] = ()
     """The state of the destinations, from earlier tasks."""
     messages_folder: str | None = None
@@ -101,7 +104,15 @@ class _Drain:
         self._delivery = BatchDelivery(self._primary, self._destinations, self._report)
         self._queues = [
             BacklogQueue(
-                self._secondary, name, self._report, credit=self._credit, at_most=task.at_most
+                self._secondary,
+                name,
+                self._report,
+                credit=self._credit,
+                # What was granted may arrive even when the task has stopped reading: at its end,
+                # it takes the credit back, and everything that is on its way comes first.
+                bytes_max=window.BYTES_MAX // len(task.queues),
+                message_bytes=task.message_bytes.get(name, MESSAGE_BYTES_UNKNOWN),
+                at_most=task.at_most,
             )
             for name in task.queues
         ]
@@ -118,7 +129,7 @@ class _Drain:
             try:
                 self._work()
             finally:
-                self._end()
+                self._end()  # whatever has happened, the locks are released
             is_clean = self._has_no_doubts()
         finally:
             self._clients.give_back(is_clean=is_clean)
@@ -170,7 +181,7 @@ class _Drain:
             self._delivery.start(batch)
             return max((one.answer_seconds for one in self._destinations), default=0.0)
 
-        self._delivery.sends_until = math.inf
+        self._delivery.sends_until = math.inf  # waiting for the primary does not count as work
         self._clients.open_primary(send)
         self._set_deadlines()
 
@@ -199,9 +210,12 @@ class _Drain:
         """Stop granting credit when the messages in transit last until the end. Then few have to be
         released.
         """
-        now, taken = self._report.now(), self._received
-        ahead = self._window.ahead
-        if not self._grants_no_more and self._window.is_covered_by(ahead, taken=taken, now=now):
+        if self._grants_no_more:
+            return
+        # Fewer than `ahead` are in transit if they are large.
+        credit = sum([queue.receiver.credit_for_bytes for queue in self._queues])
+        ahead, now = min(self._window.ahead, credit), self._report.now()
+        if self._window.is_covered_by(ahead, taken=self._received, now=now):
             self._grants_no_more = True
             for queue in self._queues:
                 queue.receiver.stop_granting()
@@ -219,7 +233,9 @@ class _Drain:
             and not queue.receiver.has_messages
         ]
         seconds = max(min(waits, default=self._window.empty_seconds), 0.0)
-        until = time.monotonic() + seconds
+        began = time.monotonic()
+        gathering = [queue.gathers_until for queue in self._active if queue not in self._in_flight]
+        until = min([began + seconds, *[each for each in gathering if each and each > began]])
         if self._has_enough():
             # The secondary waits until some of what has arrived is acknowledged.
             wait_together([self._primary], self._has_news, until)
@@ -243,7 +259,7 @@ class _Drain:
                 self._room > 0
                 and self._has_time()
                 and any(
-                    queue.receiver.has_messages
+                    queue.receiver.has_messages and not self._is_gathering(queue)
                     for queue in self._active
                     if queue not in self._in_flight
                 )
@@ -296,7 +312,7 @@ class _Drain:
             room = self._room
             if queue.receiver.has_messages and (room < 1 or not self._has_time()):
                 continue
-            self._active.remove(queue)
+            self._active.remove(queue)  # it comes back as the last one, because queues take turns
             try:
                 received = queue.receiver.take(max(room, 1), max_bytes=window.BYTES_MAX // 4)
             except AzureError as error:
@@ -309,6 +325,19 @@ class _Drain:
                 self._start(self._restore(queue, received))
             elif not self._seems_empty(queue):
                 self._active.append(queue)
+
+    def _is_gathering(self, queue: BacklogQueue) -> bool:
+        """Whether to wait a moment, because few of the queue's first messages have arrived. Only
+        once in a task: later, messages arrive while a batch is on its way. If another queue has
+        news, the task does not wait.
+        """
+        receiver, now = queue.receiver, time.monotonic()
+        few = receiver.credit_for_bytes // 2
+        if not receiver.has_credit or not 0 < receiver.buffered_count < few:
+            return False
+        if queue.gathers_until is None:
+            queue.gathers_until = now + self._window.gather_seconds
+        return now < queue.gathers_until
 
     def _seems_empty(self, queue: BacklogQueue) -> bool:
         """Whether this task can receive nothing more from the queue. The secondary must say so: it

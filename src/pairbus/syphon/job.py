@@ -117,6 +117,9 @@ class Job:
         self._round = 0
         self._progress_at = clock()
         self._rounds_without_progress = 0
+        self._message_bytes: dict[str, int] = {}
+        """By backlog queue: the average size of the messages of one destination, the largest of the
+        last round in which there were some."""
         self._locked_checks = 0
         self._errors: tuple[tuple[str, str], ...] = ()
         self._last_warning = ""
@@ -305,6 +308,9 @@ class Job:
             seconds=options.round_seconds,
             chunk=options.chunk,
             ttl_keeps_running=options.ttl_keeps_running,
+            message_bytes={
+                name: size for name, size in self._message_bytes.items() if name in plan.queues
+            },
             known=self.schedule.destinations_of(plan.primary),
             messages_folder=None if self._ledger is None else self._ledger.messages_folder,
             at_most=plan.at_most,
@@ -314,6 +320,12 @@ class Job:
     def _learn(self, results: Sequence[tuple[TaskPlan, Drained]]) -> None:
         self.schedule.round_ended(results, now=self._clock())
         self._errors = tuple(error for _, result in results for error in result.errors)
+        sizes: dict[str, int] = {}
+        for receipt in [each for _, result in results for each in result.receipts]:
+            if receipt.count:
+                size = max(1, receipt.bytes // receipt.count)
+                sizes[receipt.queue] = max(size, sizes.get(receipt.queue, 0))
+        self._message_bytes |= sizes
         has_progress = any(
             result.emptied
             or any(

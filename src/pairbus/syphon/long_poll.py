@@ -17,14 +17,15 @@ from functools import partial
 from azure.core.exceptions import AzureError
 
 from pairbus.fast.client import FastClient
+from pairbus.fast.connection import attach_each
 from pairbus.fast.errors import SettleFailed
-from pairbus.fast.receiver import Receiver, wait_for_any
+from pairbus.fast.receiver import Receiver, stop_all, wait_for_any
 
 logger = logging.getLogger("pairbus.syphon")
 
 # A poll that ends without a message is billed as one receive: 4 an hour for each queue.
 LONG_POLL_SECONDS = 15 * 60.0
-# How long to wait for an answer. A stop waits this long if the secondary does not answer.
+# How long the driver waits for an answer. A stop waits this long if a namespace does not answer.
 ANSWER_SECONDS = 3.0
 # The connection is cut if a link takes longer to close.
 CLOSE_SECONDS = 1.0
@@ -104,7 +105,7 @@ class PollConnection:
         self._receivers: dict[str, Receiver] = {}
         self._began: dict[str, float] = {}
         self._skipped_until: dict[str, float] = {}
-        self._last_warnings: dict[str, str] = {}
+        self._last_errors: dict[str, type[Exception]] = {}
 
     @property
     def polled(self) -> Collection[str]:
@@ -133,27 +134,30 @@ class PollConnection:
                 client.close()
 
     def _attach(self, queues: Sequence[str]) -> None:
+        """Polls these queues, and no others. The new links are attached all at once: the secondary
+        may be far away.
+        """
         for queue in [each for each in self._receivers if each not in queues]:
             self._end(queue)
-        for queue in queues:
-            if queue in self._receivers or self._skipped_until.get(queue, 0.0) > self._clock():
-                continue
-            if self._stopping.is_set():
-                return
-            self._begin(queue)
-
-    def _begin(self, queue: str) -> None:
+        now = self._clock()
+        new = [
+            queue
+            for queue in queues
+            if queue not in self._receivers and self._skipped_until.get(queue, 0.0) <= now
+        ]
+        if not new or self._stopping.is_set():
+            return
         if self._client is None:
             self._client = self._connect(timeout_seconds=ANSWER_SECONDS)
-        receiver = self._client.receiver(queue, credit=1)
-        try:
-            wait_for_any([receiver], max_wait_seconds=0.0)
-        except AzureError as error:
-            self._skip_for_a_while(queue, error)
-        else:
-            self._receivers[queue] = receiver
-            self._began[queue] = self._clock()
-            self._last_warnings.pop(queue, None)
+        receivers = [self._client.receiver(queue, credit=1) for queue in new]
+        for receiver, error in zip(receivers, attach_each(receivers), strict=True):
+            if error is not None:
+                receiver.close()
+                self._skip_for_a_while(receiver.path, error)
+            else:
+                self._receivers[receiver.path] = receiver
+                self._began[receiver.path] = now
+                self._last_errors.pop(receiver.path, None)
 
     def _has_message(self, receiver: Receiver) -> bool:
         """Whether a message has arrived. If so, the poll has ended. If not, the service has ended
@@ -176,15 +180,15 @@ class PollConnection:
             self._began[queue] = self._clock()
         return bool(messages)
 
-    def _skip_for_a_while(self, queue: str, error: AzureError) -> None:
+    def _skip_for_a_while(self, queue: str, error: Exception) -> None:
         """Skip a queue that is at fault. If the connection is at fault, raise: all queues are
         affected.
         """
         if self._client is None or not self._client.is_open:
             raise error
         self._skipped_until[queue] = self._clock() + SKIP_SECONDS
-        if self._last_warnings.get(queue) != str(error):
-            self._last_warnings[queue] = str(error)
+        if self._last_errors.get(queue) is not type(error):  # once, and not every few seconds
+            self._last_errors[queue] = type(error)
             logger.warning("cannot poll backlog queue %s: %s", queue, error)
 
     def _end(self, queue: str) -> None:
@@ -194,14 +198,14 @@ class PollConnection:
             self._receivers.pop(queue).close()
 
     def _renew(self) -> None:
-        """Restart the polls that have ended without a message."""
-        for queue, receiver in self._receivers.items():
-            if self._clock() - self._began[queue] < self._poll_seconds:
-                continue
+        """Restart the polls that have ended without a message, all at once. Most began together."""
+        now = self._clock()
+        due = [queue for queue in self._receivers if now - self._began[queue] >= self._poll_seconds]
+        if due:
             assert self._client is not None
             with _cut_after(self._client, CLOSE_SECONDS):
-                receiver.stop()
-            self._began[queue] = self._clock()
+                stop_all([self._receivers[queue] for queue in due])
+            self._began |= dict.fromkeys(due, self._clock())
 
 
 @contextmanager

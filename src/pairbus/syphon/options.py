@@ -17,7 +17,9 @@ class SyphonOptions:
     owns all queues and its name does not matter.
     """
     secondary: Address
-    round_seconds: float = 3.0
+    round_seconds: float = 1.75
+    """How long a task works. A stop waits for the current round and then for Spark, five seconds in
+    total at most."""
     chunk: int = 6_000
     """The maximum number of messages of a task that are sent but not yet settled. At most this many
     arrive twice if the task dies.

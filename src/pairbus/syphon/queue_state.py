@@ -57,7 +57,7 @@ class QueueState:
     primary: str
     is_pending: bool
     """It may hold messages."""
-    last_turn: float = 0.0
+    last_round_at: float = 0.0
     is_deep: bool = False
     """Messages that can go home are known to be behind others that wait."""
     is_full: bool = False
@@ -147,6 +147,6 @@ class QueueState:
 
 
 def _waiting_for(receipts: Iterable[Receipt]) -> dict[str, int]:
-    return {
-        each.path.lower(): 0 for each in receipts if each.outcome is ReceiptOutcome.WAITING
-    }  # fmt: skip
+    """The destinations of messages that wait, with none ahead of the first one for each."""
+    waiting = [each for each in receipts if each.outcome is ReceiptOutcome.WAITING]
+    return {each.path.lower(): 0 for each in waiting}

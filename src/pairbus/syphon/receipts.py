@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from pairbus.cost.meter import Reading
+from pairbus.cost.meter import MeterReading
 from pairbus.fast.message import ReceivedMessage
 from pairbus.syphon.policy import Destination
 from pairbus.syphon.restore import Restored
@@ -116,7 +116,7 @@ class Drained:
     """Backlog queues that could not be received from or settled in, and why."""
     full: tuple[str, ...] = ()
     """Backlog queues of which the task holds too many waiting messages to see those behind them."""
-    usage: tuple[Reading, ...] = ()
+    usage: tuple[MeterReading, ...] = ()
     """The billed operations of the task, for each namespace."""
     has_reached_primary: bool = False
     primary_error: str = ""
@@ -181,11 +181,18 @@ class TaskReport:
             return
         at_ms = int(self.now() * 1000)
         for received, size in messages:
-            number, message_id = received.sequence_number, received.message_id
             self.lines.append(
                 MessageLine(
-                    *(self._run, self._round, queue, number, message_id),
-                    *(path, outcome.value, reason, size, at_ms),
+                    run=self._run,
+                    round=self._round,
+                    queue=queue,
+                    sequence_number=received.sequence_number,
+                    message_id=received.message_id,
+                    path=path,
+                    outcome=outcome.value,
+                    reason=reason,
+                    size=size,
+                    at_ms=at_ms,
                 )
             )
 

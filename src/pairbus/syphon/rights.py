@@ -18,12 +18,12 @@ from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.fast.connection import attach_each
 from pairbus.fast.token_cache import LoginFailed
+from pairbus.syphon.long_poll import ANSWER_SECONDS
 from pairbus.syphon.policy import Failure, failure_of
 from pairbus.syphon.restore import restore
 
 Right = Literal["Send", "Listen"]
 
-ANSWER_SECONDS = 3.0
 # One refusal shows a missing right. The more entities, the more policies of entities are seen.
 ENTITIES_MAX = 20
 
@@ -80,8 +80,8 @@ def destinations_in_backlog(secondary: Address, queues: Sequence[str]) -> list[s
     answer."""
     found: dict[str, None] = {}
     with suppress(AzureError), secondary.client(timeout_seconds=ANSWER_SECONDS) as client:
-        for queue in queues[:ENTITIES_MAX]:
-            for data in client.management(queue).peek(0, 1):
-                with suppress(EnvelopeError):
+        for data in client.first_messages(queues[:ENTITIES_MAX]):
+            with suppress(EnvelopeError):
+                if data is not None:
                     found[restore(data, now_ms=0).path] = None
     return list(found)

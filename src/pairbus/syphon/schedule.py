@@ -228,7 +228,9 @@ class Schedule:
             ]
             plans += self._probes(primary, own, now=now)
         if len(plans) > slots:
-            plans.sort(key=lambda plan: min(self._queues[name].last_turn for name in plan.queues))
+            plans.sort(
+                key=lambda plan: min(self._queues[name].last_round_at for name in plan.queues)
+            )
         return plans[: max(1, slots)]
 
     def _of(self, primary: str) -> list[QueueState]:
@@ -262,7 +264,7 @@ class Schedule:
         if self._primaries[primary].is_failing:
             if not free or not self._primaries[primary].is_open(now=now):
                 return []
-            first = min(free, key=lambda queue: queue.last_turn)
+            first = min(free, key=lambda queue: queue.last_round_at)
             return [TaskPlan(primary=primary, queues=(first.name,), at_most=1)]
         sizes: dict[str, int] = {}
         tried = {path for queue in looks if queue.rest for path in queue.rest.destinations}
@@ -332,7 +334,7 @@ class Schedule:
                 queue = self._queues.get(name)
                 if queue is None:
                     continue  # it was deleted meanwhile
-                queue.last_turn = now
+                queue.last_round_at = now
                 own = [each for each in receipts if each.queue == name]
                 if any(name in result.emptied for _, result in some):
                     queue.emptied()
@@ -370,10 +372,10 @@ class Schedule:
 
     def _learn(self, primary: str, results: Sequence[Drained], *, now: float) -> None:
         known, state = self._destinations[primary], self._primaries[primary]
-        news = {
-            each.path.lower() for result in results for each in result.destinations
-            if known.learn(each)
-        }  # fmt: skip
+        news: set[str] = set()
+        for each in [each for result in results for each in result.destinations]:
+            if known.learn(each):
+                news.add(each.path.lower())
         if any(result.has_reached_primary for result in results):
             if state.is_failing:
                 for each in known:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pairbus.cost.meter import Reading
+from pairbus.cost.meter import MeterReading
 from pairbus.fast.address import Address
 from pairbus.fast.connection_cache import ConnectionCache, EarlyOpening
 from pairbus.syphon.window import ANSWER_SECONDS_MAX, TaskWindow
@@ -71,7 +71,7 @@ class TaskClients:
 
     def set_deadlines(self, *, now: float) -> None:
         """The task ends soon after its time, even if a namespace stops answering."""
-        ahead = time.monotonic() - now
+        ahead = time.monotonic() - now  # the window counts in UTC, and deadlines are monotonic
         self.primary.set_deadline(self._window.primary_until + ahead)
         self.secondary.set_deadline(self._window.secondary_until + ahead)
 
@@ -80,7 +80,7 @@ class TaskClients:
         for lease in self._leases[1:] if is_abandoned else self._leases:
             self._cache.give_back(lease, is_clean=is_clean)
 
-    def usage(self) -> tuple[Reading, ...]:
+    def usage(self) -> tuple[MeterReading, ...]:
         """The operations of this task."""
         return tuple(
             lease.client.usage() - before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pairbus.cost.meter import Meter, Reading
+from pairbus.cost.meter import Meter, MeterReading
 
 
 class SyphonUsage:
@@ -21,10 +21,10 @@ class SyphonUsage:
             known = self._meters[namespace] = Meter(namespace, since=self._since)
         return known
 
-    def add(self, readings: Iterable[Reading]) -> None:
+    def add(self, readings: Iterable[MeterReading]) -> None:
         """Add the operations that a task has counted."""
         for reading in readings:
             self.meter_of(reading.namespace).add(reading)
 
-    def readings(self) -> tuple[Reading, ...]:
+    def readings(self) -> tuple[MeterReading, ...]:
         return tuple(meter.read() for meter in self._meters.copy().values())

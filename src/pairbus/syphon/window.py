@@ -26,6 +26,13 @@ OPEN_SECONDS: Final = 3.0
 LONG_OPEN_EVERY: Final = 4
 _ROUND_TRIPS: Final = 6
 """The minimum number of round trips to open a connection, with a token and links."""
+# A round begins and ends with some round trips in which little is moved. So if the secondary is far
+# away, a task works longer: this many times as long as the opening took, but no longer than this.
+_OPENINGS: Final = 1.5
+FAR_SECONDS: Final = 3.0
+NEAR_SECONDS: Final = 0.05
+_GATHERING: Final = 0.1
+"""For `gather_seconds`: the part of a round trip beyond `NEAR_SECONDS`."""
 
 # How many messages may be sent and not settled: `NEAR_MAX`, which keeps a near pair busy, and in
 # addition what a task can move during the time from a send to the end of its settlement.
@@ -68,7 +75,7 @@ class TaskWindow:
     def secondary_opened(self, *, took: float, now: float) -> None:
         """The secondary has accepted the connection: the task's time begins."""
         self._opening = took
-        self.seconds = max(self.seconds, took)
+        self.seconds = max(self.seconds, took, min(_OPENINGS * took, FAR_SECONDS))
         self.empty_seconds = EMPTY_SECONDS + self._round_trip
         self.deadline = now + self.seconds
 
@@ -101,6 +108,14 @@ class TaskWindow:
     def ahead(self) -> int:
         """How many messages are received ahead, from all queues together."""
         return min(AHEAD_MIN + round(RATE_MAX * self._round_trip), AHEAD_MAX)
+
+    @property
+    def gather_seconds(self) -> float:
+        """How long to wait for more messages before the first batch of a queue is sent. It is on
+        its way for a round trip, and the messages that come in the meantime wait for it. 0 if the
+        secondary is near.
+        """
+        return _GATHERING * max(self._round_trip - NEAR_SECONDS, 0.0)
 
     @property
     def _round_trip(self) -> float:
