@@ -178,6 +178,13 @@ def test_dead_letters_are_resubmitted_and_purged_after_a_question(page: Page, pa
     expect(page.get_by_text("Delete 1 message of")).to_be_hidden()
     assert pair.letters() == ([], ["letter 0", "letter 1", "letter 2"])
 
+    with pair.east.faults.hang():
+        messages.get_by_role("button", name="Look").first.click()
+        expect(rows).to_have_count(0)
+        expect(messages.get_by_role("button", name="Purge")).to_be_disabled()
+    checkbox = rows.filter(has_text="letter 0").get_by_role("checkbox")
+    expect(checkbox).not_to_be_checked(timeout=WAIT_MS)
+    checkbox.click()
     messages.get_by_role("button", name="Purge").click()
     page.get_by_role("alertdialog").get_by_role("button", name="Purge").click()
     expect(messages).to_contain_text("Purged 1 message of", timeout=WAIT_MS)

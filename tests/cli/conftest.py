@@ -32,12 +32,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pairbus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs one command to its end."""
+def pairbus(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs one command to its end. Its output is a file, as in `pairbus ... > file`."""
 
     def run(*words: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["pairbus", *words])
-        capsys.readouterr()
+        capfd.readouterr()
         with pytest.raises(SystemExit) as exit_:
             main()
         code = exit_.value.code
@@ -47,7 +47,7 @@ def pairbus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         # and a broker that stops waits for its clients.
         if code:
             gc.collect()
-        return Done(code, *capsys.readouterr())
+        return Done(code, *capfd.readouterr())
 
     return run
 
@@ -91,6 +91,20 @@ def queue(namespace: Broker, unused: Iterator[str], use: Callable[[Broker], Brok
     """One that is empty, on the namespace that commands are about."""
     use(namespace)
     return next(unused)
+
+
+@pytest.fixture
+def type_on_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Makes stdin a terminal, on which a person types this line."""
+    screen, terminal = os.openpty()
+    with open(terminal, encoding="utf-8") as stdin:
+
+        def typing(line: str) -> None:
+            os.write(screen, f"{line}\n".encode())
+            monkeypatch.setattr(sys, "stdin", stdin)
+
+        yield typing
+    os.close(screen)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -75,6 +76,18 @@ def test_the_help_shows_arguments_as_they_are_typed(pairbus: Run, name: str) -> 
     assert not re.search(r"<[a-z]", text)  # a type of Python
     arguments = text.partition("\nArguments:\n")[2].partition("\n\n")[0]
     assert all(re.match(r"  ( {4}|[A-Z]+ +\w)", line) for line in arguments.splitlines())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_fits_on_a_terminal_of_80_columns(
+    pairbus: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    lines = pairbus(*name.split(), "--help").out.splitlines()
+
+    # A line of its own for the two names of an option may be longer.
+    assert [line for line in lines if len(line) > 80 and " / --no-" not in line] == []
 
 
 @pytest.mark.req("X-09")
@@ -239,6 +252,46 @@ def test_a_full_disk_behind_stdout_is_one_line(broker: Broker, words: list[str])
 
     assert done.stderr == "pairbus: cannot write to stdout: No space left on device\n"
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("receive QUEUE --wait 1s >&-", "cannot write to stdout: Bad file descriptor"),
+        ("peek QUEUE --json >&-", "cannot write to stdout: Bad file descriptor"),
+        ("send QUEUE <&-", "nothing to send: stdin is empty"),
+        ("entities delete --all <&-", "cannot ask for confirmation"),
+    ],
+)
+def test_a_closed_stream_is_one_line_and_loses_nothing(
+    pairbus: Run, queue: str, line: str, error: str
+) -> None:
+    pairbus("send", queue, "x")
+
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m pairbus {line.replace('QUEUE', queue)}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.stderr.startswith(f"pairbus: {error}")
+    assert done.stderr.count("\n") == 1
+    assert json.loads(pairbus("peek", queue, "--json").out)["body"] == "x"
+
+
+def test_nothing_is_printed_in_place_of_a_closed_stderr(pairbus: Run, queue: str) -> None:
+    pairbus("send", queue, "x")
+
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m pairbus receive {queue} 2>&-"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("\n\nx\n\n")
 
 
 def test_the_page_lists_every_command() -> None:

@@ -58,3 +58,8 @@ def test_numbers_are_single_ones_and_ranges() -> None:
 def test_what_is_not_a_list_of_numbers_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a list of numbers: use 5,7,10-20"):
         parse_numbers(text, "--n")
+
+
+def test_a_range_that_contains_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="--n '5,20-10': 20 is more than 10"):
+        parse_numbers("5,20-10", "--n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 import typer
@@ -51,3 +52,13 @@ def test_without_a_signal_nothing_happens_and_the_handlers_are_restored() -> Non
     assert stop == Stop()
     stop.exit()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@BOTH
+def test_a_signal_whose_exception_is_swallowed_is_not_lost(number: signal.Signals) -> None:
+    with graceful_stop(is_idle=lambda: True) as stop:
+        with suppress(KeyboardInterrupt, SystemExit):
+            signal.raise_signal(number)
+        with pytest.raises(typer.Exit) as ended:
+            stop.exit()
+    assert ended.value.exit_code == 128 + number

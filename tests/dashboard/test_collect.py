@@ -16,7 +16,7 @@ from pairbus.broker import Broker
 from pairbus.cli.pair.status_sources import probe
 from pairbus.cli.pair.targets import ObservedPair
 from pairbus.cli.target import parse_target
-from pairbus.dashboard.collect import Collector, DeadLetterReader, Source, make_sources
+from pairbus.dashboard.collect import Collector, DeadLetterReader, PolledSource, make_sources
 from pairbus.dashboard.messages import Changes, dead_letter_path, peek_page
 from pairbus.dashboard.readings import DeadLetterReasons, EntityCounts, Readings
 from pairbus.errors import PairbusError, UsageError
@@ -36,7 +36,7 @@ def run() -> Iterator[Callable[..., Readings]]:
     running: list[Collector] = []
 
     def collect(
-        sources: list[Source], is_enough: Callable[[Readings], object], seconds: float = 20
+        sources: list[PolledSource], is_enough: Callable[[Readings], object], seconds: float = 20
     ) -> Readings:
         collector = Collector(sources)
         running.append(collector)
@@ -91,8 +91,8 @@ def test_a_source_that_does_not_answer_blocks_no_other(run: Callable[..., Readin
     def hang() -> None:
         released.wait(30)
 
-    def source(key: str, ask: Callable[[], object]) -> Source:
-        return Source(
+    def source(key: str, ask: Callable[[], object]) -> PolledSource:
+        return PolledSource(
             kind="processes", key=key, ask=ask, interval_seconds=0.01, timeout_seconds=0.05
         )
 
@@ -166,6 +166,21 @@ def test_no_change_is_made_unless_changes_are_allowed(broker: Broker) -> None:
         changes.add_fault("primary", "hang", {}, who="test")
     with pytest.raises(UsageError, match="--allow-changes"):
         changes.clear_fault("primary", 1, who="test")
+
+
+def test_a_change_that_fails_is_logged_as_well(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = Changes({"primary": parse_target(broker.connection_string)}, are_allowed=True)
+    caplog.set_level("INFO", "pairbus.dashboard")
+
+    with broker.faults.cannot_manage(), pytest.raises(PairbusError):
+        changes.resubmit("primary", "orders", [1, 5], who="192.0.2.1")
+
+    assert caplog.messages == [
+        "resubmitting 2 messages of the dead-letter queue of 'orders' on the primary, for "
+        "192.0.2.1: sequence numbers 1, 5"
+    ]
 
 
 @pytest.mark.req("X-09")
@@ -252,7 +267,7 @@ def test_a_costly_probe_does_not_delay_the_next_one(run: Callable[..., Readings]
             pass
         return "answer"
 
-    source = Source(
+    source = PolledSource(
         kind="processes",
         key="costly",
         ask=costly,

@@ -89,8 +89,24 @@ def test_only_loopback_needs_no_token(certificate: tuple[Path, Path, Path]) -> N
 
 
 def test_it_is_served_under_its_own_names_only() -> None:
-    assert allowed_hosts("127.0.0.1", 80, None) == {"localhost:80", "127.0.0.1:80", "[::1]:80"}
+    own = {"localhost:8765", "127.0.0.1:8765", "[::1]:8765"}
+    assert allowed_hosts("127.0.0.1", 8765, None) == own
     assert allowed_hosts("127.0.0.1", 80, "https://pair.example.com/") == {"pair.example.com"}
+
+
+@pytest.mark.parametrize(
+    ("port", "proxy_url", "name"),
+    [
+        (80, None, "localhost"),
+        (443, None, "localhost"),
+        (8765, "https://pair.example.com:443/", "pair.example.com"),
+        (8765, "https://pair.example.com:8443/", "pair.example.com:8443"),
+    ],
+)
+def test_a_browser_leaves_out_the_port_of_http_and_https(
+    port: int, proxy_url: str | None, name: str
+) -> None:
+    assert name in (allowed_hosts("127.0.0.1", port, proxy_url) or ())
 
 
 @pytest.mark.req("X-09")

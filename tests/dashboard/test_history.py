@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pairbus.dashboard.history import HOUR_SECONDS, POINTS_MAX, FailoverKey, History
-from pairbus.dashboard.readings import Answer, BrokerReading
+from pairbus.dashboard.readings import Answer
 from tests.dashboard.worlds import CLIENT, START, SYPHON, client, pair, syphon
 
 
@@ -95,17 +95,17 @@ def test_after_a_peak_only_what_came_after_it_counts_for_the_slope() -> None:
 
 
 def test_sends_are_those_of_the_clients_or_else_of_the_broker_without_the_syphons() -> None:
-    def broker(sends: int, at: float) -> dict[str, Answer[BrokerReading]]:
-        return {"primary": Answer(value=BrokerReading(operations={"send": sends}), at=at)}
+    def broker(sends: int, at: float) -> dict[str, Answer[dict[str, int]]]:
+        return {"primary": Answer(value={"send": sends}, at=at)}
 
-    told, untold = History(now=START), History(now=START)
+    reported, untold = History(now=START), History(now=START)
     for second in (0, 2):
         at = START + second
         home = syphon(brought_home=second * 5, at=at)
         counted = broker(second * 30, at)
         with_sent = client(sent=second * 20, at=at)
-        told.add(pair(brokers=counted, processes={CLIENT: with_sent, SYPHON: home}), now=at)
+        reported.add(pair(brokers=counted, processes={CLIENT: with_sent, SYPHON: home}), now=at)
         silent = client(at=at)
         untold.add(pair(brokers=counted, processes={CLIENT: silent, SYPHON: home}), now=at)
-    assert told.curve("flow:sends", now=START + 2)[-1][1] == 20
+    assert reported.curve("flow:sends", now=START + 2)[-1][1] == 20
     assert untold.curve("flow:sends", now=START + 2)[-1][1] == 25

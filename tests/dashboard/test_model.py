@@ -14,7 +14,6 @@ from pairbus.dashboard.history import History
 from pairbus.dashboard.model import Flows, Picture, seconds_to_empty
 from pairbus.dashboard.readings import (
     Answer,
-    BrokerReading,
     DeadLetterReasons,
     EntityCounts,
     LedgerReading,
@@ -158,7 +157,7 @@ def test_flows_are_the_increase_of_counters_and_survive_a_restart(history: Histo
 def test_sends_to_the_primary_do_not_include_what_the_syphon_sends(history: History) -> None:
     for second, sends, home in ((0, 0, 0), (10, 500, 200)):
         now = START + second
-        broker = Answer(value=BrokerReading(operations={"send": sends}), at=now)
+        broker = Answer(value={"send": sends}, at=now)
         processes = {SYPHON: syphon(brought_home=home, at=now)}
         picture = look(history, pair(brokers={"primary": broker}, processes=processes), now)
     assert picture.flows.sends == pytest.approx(30.0)
@@ -229,7 +228,7 @@ def test_a_backlog_that_does_not_go_down_is_an_alert_after_a_minute(history: His
 def test_cost_comes_from_counted_operations_and_grows_at_their_rate(history: History) -> None:
     for second, sends in ((0, 1_000_000), (600, 1_006_000)):
         now = START + second
-        broker = Answer(value=BrokerReading(operations={"send": sends}), at=now)
+        broker = Answer(value={"send": sends}, at=now)
         readings = pair(brokers={"primary": broker})
         history.add(readings, now=now, operations=float(sends))
     cost = cost_of(readings, history, PRICES, now=START + 600)
@@ -262,7 +261,7 @@ pairbus_syphon_operations_total{namespace="west",entity="q",operation="receive"}
     assert found.operations == {"receive": 9}
     assert found.outbox == {"pairbus_outbox_messages": 4.0}
     assert read_process([]).rounds is None
-    assert read_broker(samples).operations == {}
+    assert read_broker(samples) == {}
 
 
 def test_an_entity_has_the_reasons_of_its_dead_letters() -> None:

@@ -13,7 +13,7 @@ from pairbus.dashboard.security import (
     WRONG_TOKENS_SECONDS,
     Access,
     Guard,
-    Sessions,
+    LoginSessions,
 )
 from pairbus.testing import ManualClock
 
@@ -44,7 +44,7 @@ async def page(scope: Any, receive: Any, send: Any) -> None:
 class Visitor:
     def __init__(self, *, token: str | None = None, hosts: frozenset[str] | None = None) -> None:
         self.clock = ManualClock()
-        self.sessions = Sessions(60.0, clock=self.clock)
+        self.sessions = LoginSessions(60.0, clock=self.clock)
         access = Access(hosts=hosts or frozenset({HOST}), scheme="http", token=token)
         self.guard = Guard(page, access, self.sessions)
 

@@ -12,7 +12,7 @@ from pairbus.demo.ledger import LedgerLine
 from pairbus.demo.script import Action, Phase, Step
 from pairbus.demo.view import (
     DemoResult,
-    EntityRow,
+    DemoRow,
     JsonView,
     LiveView,
     PlainView,
@@ -25,8 +25,8 @@ from pairbus.demo.view import (
 
 KILL = Step(phase=Phase.FAILING_OVER, text="The primary is killed.", action=Action.KILL)
 ROWS = (
-    EntityRow(entity="orders", state="failed over", on_primary=100, diverted=40, delivered=98),
-    EntityRow(entity="events", state="healthy", on_primary=90, diverted=30, delivered=88),
+    DemoRow(entity="orders", state="failed over", on_primary=100, diverted=40, delivered=98),
+    DemoRow(entity="events", state="healthy", on_primary=90, diverted=30, delivered=88),
 )
 SNAPSHOT = Snapshot(
     at=21.4,

@@ -46,7 +46,7 @@ def test_a_healthy_pair_is_valid_and_nothing_is_left_behind(pair, tmp_path):
 
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["isValid"]
+    assert result["valid"]
     assert result["acknowledged"] == result["received"] > 50
     assert result["lost"] == result["unexpected"] == result["damaged"] == 0
     assert result["duplicated"] == 0
@@ -67,7 +67,7 @@ def test_a_message_that_somebody_takes_away_is_lost(pair):
 
     assert done.returncode == 1, done.stderr
     result = json.loads(done.stdout)
-    assert not result["isValid"]
+    assert not result["valid"]
     assert result["lost"] > 0
     assert result["lostIds"]
 
@@ -127,7 +127,7 @@ def test_nothing_is_lost_in_all_the_faults_of_a_local_run():
 
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)
-    assert result["isValid"]
+    assert result["valid"]
     assert result["acknowledged"] > 100
     assert result["faults"]
     assert sum(result["faultsByKind"].values()) == len(result["faults"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pairbus.verify.journal import Entry, Fact, Journal, judge, read_journals
+from pairbus.verify.journal import Fact, Journal, JournalEntry, judge, read_journals
 
 A, K, F, U = Fact.ATTEMPT, Fact.ACKNOWLEDGED, Fact.FAILED, Fact.UNKNOWN
 R, X, D, L = Fact.RECEIVED, Fact.DAMAGED, Fact.DEAD_LETTERED, Fact.LEFT
@@ -10,7 +10,7 @@ R, X, D, L = Fact.RECEIVED, Fact.DAMAGED, Fact.DEAD_LETTERED, Fact.LEFT
 
 def verdict_of(*facts, late_seconds=5.0):
     """The verdict on one message to which these things happened, a second apart."""
-    entries = [Entry(fact, "m", float(at)) for at, fact in enumerate(facts)]
+    entries = [JournalEntry(fact, "m", float(at)) for at, fact in enumerate(facts)]
     return judge(entries, late_seconds=late_seconds)
 
 
@@ -63,7 +63,7 @@ def test_late_is_measured_from_the_return_of_the_send(late_seconds, late):
 def test_order_counts_within_a_session_and_a_repeat_is_not_out_of_order():
     arrivals = [("a", 1), ("b", 1), ("a", 3), ("a", 2), ("a", 1), ("b", 2), ("a", 4)]
     entries = [
-        Entry(R, f"{session}-{order}", float(at), session, order)
+        JournalEntry(R, f"{session}-{order}", float(at), session, order)
         for at, (session, order) in enumerate(arrivals)
     ]
 
@@ -71,7 +71,7 @@ def test_order_counts_within_a_session_and_a_repeat_is_not_out_of_order():
 
 
 def test_the_longest_gap_is_between_two_sends_that_returned():
-    entries = [Entry(K, str(at), float(at)) for at in (10, 1, 2, 4, 12)]
+    entries = [JournalEntry(K, str(at), float(at)) for at in (10, 1, 2, 4, 12)]
 
     assert judge(entries, late_seconds=5).longest_gap_seconds == 6
 
@@ -90,10 +90,10 @@ def test_what_is_written_is_read(tmp_path):
         journal.close()
 
     assert list(read_journals(tmp_path)) == [
-        Entry(Fact.ATTEMPT, "a-1", 12.5),
-        Entry(Fact.RECEIVED, "a-2", 12.5, "a session with spaces", 7),
-        Entry(Fact.ATTEMPT, "b-1", 12.5),
-        Entry(Fact.RECEIVED, "b-2", 12.5, "a session with spaces", 7),
+        JournalEntry(Fact.ATTEMPT, "a-1", 12.5),
+        JournalEntry(Fact.RECEIVED, "a-2", 12.5, "a session with spaces", 7),
+        JournalEntry(Fact.ATTEMPT, "b-1", 12.5),
+        JournalEntry(Fact.RECEIVED, "b-2", 12.5, "a session with spaces", 7),
     ]
 
 

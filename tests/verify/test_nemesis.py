@@ -11,9 +11,9 @@ from pairbus.verify.nemesis import (
     BROKERS,
     LINKS,
     CannotBegin,
-    Fault,
     FaultKind,
     Nemesis,
+    PlannedFault,
     plan,
 )
 from pairbus.verify.nemesis import kinds as kinds_for
@@ -94,7 +94,7 @@ class World:
 
 
 def fault(kind, target, begins, seconds, **settings):
-    return Fault(kind=kind, target=target, begins=begins, seconds=seconds, settings=settings)
+    return PlannedFault(kind=kind, target=target, begins=begins, seconds=seconds, settings=settings)
 
 
 def test_faults_begin_and_end_in_time_and_may_overlap():
@@ -116,7 +116,7 @@ def test_a_fault_that_cannot_begin_is_not_listed():
 
     world.run(1, 2, 3)
 
-    assert [str(each) for each in world.nemesis.faults] == ["kill primary for 5.0 s"]
+    assert [str(each) for each in world.nemesis.faults] == ["kill primary for 5.0s"]
     assert world.nemesis.left_out == 2
     assert world.nemesis.is_down("primary")
     assert not world.nemesis.is_down("secondary")

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from pairbus.verify.proxy import Cut, Network
+from pairbus.verify.proxy import LinkCut, Network
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def connected(link):
     return socket.create_connection(("127.0.0.1", link.port), timeout=10)
 
 
-@pytest.mark.parametrize("how", [Cut.DROP, Cut.DROP_ANSWERS])
+@pytest.mark.parametrize("how", [LinkCut.DROP, LinkCut.DROP_ANSWERS])
 def test_what_is_sent_through_a_cut_link_arrives_when_it_is_mended(network, echo, how):
     link = network.link_to(echo)
     with connected(link) as client:
@@ -67,7 +67,7 @@ def test_a_reset_ends_connections_and_new_ones_too(network, echo):
         client.sendall(b"one")
         assert client.recv(100) == b"ONE"
 
-        link.cut(Cut.RESET)
+        link.cut(LinkCut.RESET)
 
         assert _is_ended(client)
     with connected(link) as client:

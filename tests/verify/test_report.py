@@ -5,7 +5,7 @@ import re
 import pytest
 
 from pairbus.verify.journal import judge
-from pairbus.verify.nemesis import Fault
+from pairbus.verify.nemesis import PlannedFault
 from pairbus.verify.queues import Sample
 from pairbus.verify.report import faults_by_kind, to_html, to_json, to_text
 from pairbus.verify.run import RunResult
@@ -23,7 +23,9 @@ def result(*backlog, faults=()):
 
 
 def fault(kind, target, begins=1.0):
-    return Fault(kind=kind, target=target, begins=begins, seconds=2.0, settings={"how": "drop"})
+    return PlannedFault(
+        kind=kind, target=target, begins=begins, seconds=2.0, settings={"how": "drop"}
+    )
 
 
 @pytest.mark.req("X-15")
@@ -39,7 +41,7 @@ def test_the_page_and_the_json_list_the_faults(tmp_path):
 
     page, data = to_html(found, tmp_path, title="a <run>"), to_json(found, seed=1)
 
-    assert "<li>1.0 s: cut sender to primary for 2.0 s, how=drop</li>" in page
+    assert "<li>1.0s: cut sender to primary for 2.0s, how=drop</li>" in page
     assert "a &lt;run&gt;" in page
     assert data["faultsByKind"] == {"cut sender to primary": 1, "kill sender": 1}
     assert [each["begins"] for each in data["faults"]] == [1.0, 4.0]

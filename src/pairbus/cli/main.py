@@ -177,9 +177,8 @@ def root(
 
 def main() -> None:
     """Run the command of sys.argv, and exit with its code."""
+    _open_closed_streams()
     stdout = sys.stdout
-    if stdout is None:  # closed, as in `pairbus entities list >&-`
-        sys.exit(_run())
     checked = CheckedStdout(stdout)
     sys.stdout = cast("TextIO", checked)
     try:
@@ -195,6 +194,19 @@ def main() -> None:
     finally:
         sys.stdout = stdout
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Python's stream is None if it was closed, as in `pairbus receive orders >&-`. What is printed
+    would be lost without an error, and the next socket would get the number of the stream.
+    """
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  # open until the end
+    if sys.stdout is None:
+        # Read-only, so that writing to it fails.
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _run() -> int:

@@ -142,7 +142,7 @@ def format_count(count: int, noun: str = "message", plural: str = "") -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of an error for a name that does not exist; empty if no other is like it."""
-    similar = get_close_matches(name, known, n=1)
+    similar = get_close_matches(name, known, n=1, cutoff=0.7)
     return f"; did you mean {similar[0]!r}?" if similar else ""
 
 
@@ -163,6 +163,14 @@ def format_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2]) or "0s"
+
+
+def format_milliseconds(seconds: float | None) -> str:
+    """`12.3ms`, for a time that is measured; `-` if there is none."""
+    if seconds is None:
+        return "-"
+    value = seconds * 1000
+    return f"{value:.1f}ms" if value < 100 else f"{value:,.0f}ms"
 
 
 def format_size(count: float) -> str:

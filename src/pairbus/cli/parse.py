@@ -67,5 +67,8 @@ def parse_numbers(text: str, option: str) -> Numbers:
         bounds = [first, last if dash else first]
         if not all(one.isascii() and one.isdecimal() and len(one) < 20 for one in bounds):
             raise UsageError(f"{option} {text!r} is not a list of numbers: use 5,7,10-20")
-        found.append(range(int(bounds[0]), int(bounds[1]) + 1))
+        least, most = map(int, bounds)
+        if least > most:
+            raise UsageError(f"{option} {text!r}: {least} is more than {most}")
+        found.append(range(least, most + 1))
     return tuple(found)

@@ -125,27 +125,24 @@ def _complete(
 
 # -- options and arguments that several commands have --------------------------------------------
 
-CONNECTION_STRING = option(
-    "TEXT",
-    "Connection string of the namespace, or its host name, to log in without a key.",
-    "--connection-string",
-    "-c",
-    envvar=ENVIRONMENT,
-)
-CA_FILE = option(
-    "FILE",
-    f"Certificate authority to trust for TLS (default: {CA_ENVIRONMENT}). Azure does not "
-    "need it, nor does a broker on this machine whose connection string has "
-    "UseDevelopmentEmulator=true.",
-)
-
 
 @option_group
 class ConnectionOptions:
     """The namespace of the command."""
 
-    connection_string: str | None = CONNECTION_STRING
-    ca_file: Path | None = CA_FILE
+    connection_string: str | None = option(
+        "TEXT",
+        "Connection string of the namespace, or its host name, to log in without a key.",
+        "--connection-string",
+        "-c",
+        envvar=ENVIRONMENT,
+    )
+    ca_file: Path | None = option(
+        "FILE",
+        f"Certificate authority to trust for TLS (default: {CA_ENVIRONMENT}). Azure does not "
+        "need it, nor does a broker on this machine whose connection string has "
+        "UseDevelopmentEmulator=true.",
+    )
 
     @property
     def target(self) -> Target:
@@ -236,12 +233,14 @@ def command_group(name: str, help: str) -> CommandApp:
 
 
 def confirm(question: str) -> None:
-    """Ask before something is deleted. The answer "no" ends the command with exit code 1."""
+    """Ask before something is deleted. Any answer but "yes" ends the command with exit code 1."""
     if not sys.stdin.isatty():
         raise UsageError(
             "cannot ask for confirmation because stdin is not a terminal; use --yes to delete "
             "without asking"
         )
-    if not typer.confirm(question, err=True):
+    # Not typer's question: of that, a part goes to stdout.
+    print(f"{question} [y/N]: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         print("nothing was deleted", file=sys.stderr)
         raise typer.Exit(1)

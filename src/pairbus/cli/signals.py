@@ -1,4 +1,8 @@
-"""Ctrl-C and SIGTERM: the first asks the work to stop, the second ends it at once."""
+"""Ctrl-C and SIGTERM: the first asks the work to stop.
+
+A command calls `graceful_stop`, a command with processes of its own has a `SignalFlag`, and a
+server calls `stop_on_signal`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -50,6 +55,8 @@ def graceful_stop(
 
     def handle(number: int, _: object) -> None:
         if stop.is_requested or is_idle():
+            # Whoever swallows the exception, as a finalizer does, does not hide the signal.
+            stop.signal = stop.signal or number
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
             raise SystemExit(EXIT_CODE_OFFSET + number)
@@ -65,6 +72,42 @@ def graceful_stop(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class Interrupted(Exception):
+    """A signal asks the command to end."""
+
+
+class SignalFlag:
+    """Records signals. `check` raises if one has arrived.
+
+    For commands that start processes: they check between two steps, so that no signal comes between
+    the start of a process and its registration.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __enter__(self) -> SignalFlag:
+        # Under nohup, or in the background of a shell, some signals are ignored: keep that.
+        heeded = [
+            each
+            for each in (*_SIGNALS, signal.SIGHUP)
+            if signal.getsignal(each) is not signal.SIG_IGN
+        ]
+        self._before = {number: signal.signal(number, self._note) for number in heeded}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.number = number
+
+    def check(self) -> None:
+        if self.number:
+            raise Interrupted
 
 
 def stop_on_signal(loop: AbstractEventLoop, stop: Callable[[signal.Signals], None]) -> None:

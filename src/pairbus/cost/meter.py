@@ -1,7 +1,7 @@
 """Counts billed operations: by entity and by kind, in units of 64 KiB.
 
-`docs/cost.md` explains what counts as what. A `Tally` is a set of plain integers that one thread
-increments for every message, so it has no lock and no method for adding. Any thread may read it.
+`docs/cost.md` explains what counts as what. A `Tally` is a set of plain integers, which one thread
+increments for every message, without a lock and without a call. Any thread may read it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ KINDS: Final = tuple(each.name for each in fields(Tally))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class MeterReading:
     """The counts of a meter at one moment."""
 
     namespace: str
@@ -85,10 +85,10 @@ class Reading:
         found = (tally for name, tally in self.entities.items() if name.lower() == key)
         return next(found, Tally())
 
-    def __sub__(self, earlier: Reading) -> Reading:
+    def __sub__(self, earlier: MeterReading) -> MeterReading:
         """Returns the operations between the two readings."""
         differences = {name: tally - earlier.of(name) for name, tally in self.entities.items()}
-        return Reading(
+        return MeterReading(
             namespace=self.namespace,
             since=self.since,
             entities={name: tally for name, tally in differences.items() if tally.total},
@@ -123,15 +123,15 @@ class Meter:
         """
         return self._tallies.setdefault(path.lower(), (path, Tally()))[1]
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: MeterReading) -> None:
         """Adds the operations that another process has counted for this namespace."""
         for path, tally in reading.entities.items():
             self.of(path).add(tally)
 
-    def read(self) -> Reading:
+    def read(self) -> MeterReading:
         """May be called by any thread. Operations counted meanwhile may or may not be included."""
         known = sorted(self._tallies.copy().values(), key=lambda each: each[0].lower())
-        return Reading(
+        return MeterReading(
             namespace=self._namespace,
             since=self._since,
             entities={path: tally + Tally() for path, tally in known if tally.total},

@@ -12,8 +12,9 @@ from enum import IntEnum
 from typing import Final
 
 from pairbus.cli.output import format_count
+from pairbus.cli.pair.targets import SECONDARY
 from pairbus.dashboard.history import History, Interval
-from pairbus.dashboard.readings import SECONDARY, SILENT_SECONDS, Readings
+from pairbus.dashboard.readings import SILENT_SECONDS, Readings
 from pairbus.dashboard.texts import Sentence, client_name, names
 
 RECENT_SECONDS: Final = 60.0
@@ -55,7 +56,7 @@ def _namespace_alerts(readings: Readings, history: History, now: float) -> Itera
         outages = history.outages.get(role)
         begin = since(outages[-1]) if outages and outages[-1].end is None else ()
         error = answer.error or (answer.value.error if answer.value else None)
-        reason = error or f"no answer within {SILENT_SECONDS:g} s"
+        reason = error or f"no answer within {SILENT_SECONDS:g}s"
         yield Alert(
             Severity.CRITICAL,
             (f"The {role} does not answer", *begin, f": {reason}."),

@@ -11,7 +11,7 @@ from pairbus.cli.entity_path import EntityPath, SubQueue, parse_entity_path
 from pairbus.cli.output import format_count, format_size
 from pairbus.dashboard.bodies import BodyForm, MessagePage, best_form, body_text
 from pairbus.dashboard.live import Live
-from pairbus.dashboard.messages import PAGE_COUNT, PeekedPage, peek_page
+from pairbus.dashboard.messages import PAGE_COUNT, PeekedMessages, peek_page
 from pairbus.dashboard.model import Picture
 from pairbus.dashboard.panels import Viewer, time_cell
 from pairbus.dashboard.rows import Cell, EntityRow, Row
@@ -31,7 +31,9 @@ _PLAIN: Final = "messages"
 class MessageBrowser:
     def __init__(self, live: Live, viewer: Viewer, who: str) -> None:
         self._live, self._viewer, self._who = live, viewer, who
-        self._page: PeekedPage | None = None
+        self._page: PeekedMessages | None = None
+        self._asked: Any = None
+        """The last question. The answers to earlier ones are not shown."""
         self._path: EntityPath | None = None
         self._role = ""
         self._starts: list[int] = [0]
@@ -86,7 +88,7 @@ class MessageBrowser:
                 self._back = plain_button("Previous messages", self._turn_back)
                 self._next = plain_button("More messages", self._turn)
                 if self._live.changes.are_allowed:
-                    self._all = plain_button("Select all", self._select_all)
+                    self._all = plain_button("Select all", self._table.select_all)
                     self._resubmit = plain_button("Resubmit", partial(self._change, "resubmit"))
                     self._purge = plain_button("Purge", partial(self._change, "purge"))
             self._build_message()
@@ -165,12 +167,19 @@ class MessageBrowser:
         assert self._path is not None
         set_text(self._note, f"Looking into {self._path.description} …")
         set_text(self._problem, "")
+        # Until the answer is here, nothing can be selected: it would be purged from another entity.
+        self._page = None
+        self._table.update((), empty="Looking …")
+        self._box.set_visibility(False)
+        self._show_controls()
         where = str(self._where_input.value or "")
         target = self._live.targets[self._role]
         call = partial(peek_page, target, self._path, start=self._starts[-1], where=where)
-        self._page, error = await in_thread(call)
-        self._table.selected.clear()
-        self._box.set_visibility(False)
+        self._asked = call
+        page, error = await in_thread(call)
+        if self._asked is not call:
+            return  # another look has begun
+        self._page = page
         set_text(self._problem, error)
         self._show_page()
 
@@ -251,9 +260,6 @@ class MessageBrowser:
         set_text(self._body_note, " ".join(filter(None, (self._shown.error, note))))
 
     # -- changes ---------------------------------------------------------------------------------
-
-    def _select_all(self) -> None:
-        self._table.select_all()
 
     async def _change(self, action: str) -> None:
         numbers = sorted(self._table.selected)

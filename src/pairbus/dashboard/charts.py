@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pairbus.cli.pair.targets import SECONDARY
 from pairbus.dashboard.history import HOUR_SECONDS, History, Interval
 from pairbus.dashboard.texts import client_name
 
@@ -161,7 +162,7 @@ def _shades(history: History, now: float) -> list[list[Options]]:
             {"xAxis": round((one.end or now) * 1000)},
         ]
         for role, outages in history.outages.items()
-        if role != "secondary"
+        if role != SECONDARY
         for one in outages
     ]
 

@@ -23,13 +23,11 @@ from pairbus.cli.entity_path import SubQueue, parse_entity_path
 from pairbus.cli.http import HttpClient, fetch_metrics, parse_metrics
 from pairbus.cli.message_client import connect, explain_errors, peek_messages
 from pairbus.cli.pair.status_sources import NamespaceState, probe, read_backlog
-from pairbus.cli.pair.targets import ObservedPair
+from pairbus.cli.pair.targets import SECONDARY, ObservedPair
 from pairbus.cli.target import Target
 from pairbus.dashboard.bodies import read_message
 from pairbus.dashboard.readings import (
-    SECONDARY,
     Answer,
-    BrokerReading,
     DeadLetterReasons,
     EntityCounts,
     Readings,
@@ -61,7 +59,7 @@ PEEK_AGAIN_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PolledSource:
     kind: str
     """The field of `Readings` that it is for."""
     key: str
@@ -75,7 +73,7 @@ class Source:
 
 class Collector:
     def __init__(
-        self, sources: Iterable[Source], *, clock: Callable[[], float] = time.time
+        self, sources: Iterable[PolledSource], *, clock: Callable[[], float] = time.time
     ) -> None:
         self._sources = list(sources)
         self._clock = clock
@@ -113,7 +111,7 @@ class Collector:
             ledger=next(iter(ledger.values()), None),
         )
 
-    def _run(self, source: Source) -> None:
+    def _run(self, source: PolledSource) -> None:
         while not self._stopping.is_set():
             used = time.thread_time()
             self._ask(source)
@@ -121,7 +119,7 @@ class Collector:
             pause = min(used / CPU_SHARE, source.pause_seconds_max)
             self._stopping.wait(max(source.interval_seconds, pause))
 
-    def _ask(self, source: Source) -> None:
+    def _ask(self, source: PolledSource) -> None:
         key = source.kind, source.key
         with self._lock:
             self._answers[key] = replace(self._answers[key], asked_at=self._clock())
@@ -149,14 +147,14 @@ def make_sources(
     ledger: Path | None,
     timeout_seconds: float,
     interval_seconds: float | None = None,
-) -> list[Source]:
+) -> list[PolledSource]:
     """Without an interval, other namespaces are asked less often than brokers on this machine."""
     sources = []
     counts: dict[str, tuple[EntityCounts, ...]] = {}
 
     def add(kind: str, key: str, ask: Callable[[], Any], interval: float) -> None:
         sources.append(
-            Source(
+            PolledSource(
                 kind=kind,
                 key=key,
                 ask=ask,
@@ -271,7 +269,7 @@ def _read_backlog(target: Target, primary_names: Sequence[str] | None, seconds: 
     return read_backlog(target, primary_names, peek=PEEK_COUNT, seconds=seconds, now=time.time())
 
 
-def _read_broker(target: Target, seconds: float) -> BrokerReading:
+def _read_broker(target: Target, seconds: float) -> dict[str, int]:
     with HttpClient.for_target(target, seconds=seconds) as client:
         response = client.request("GET", "/$metrics", headers={"Host": target.host})
     if response.status != 200:

@@ -17,7 +17,7 @@ from pairbus.cost.prices import load
 from pairbus.dashboard.collect import Collector, make_sources
 from pairbus.dashboard.live import Live
 from pairbus.dashboard.messages import Changes
-from pairbus.dashboard.security import Access, Sessions
+from pairbus.dashboard.security import Access, LoginSessions
 from pairbus.dashboard.server import bind, serve
 from pairbus.errors import UsageError, check_installed
 
@@ -87,7 +87,7 @@ def dashboard(
     \b
     Examples:
       pairbus dashboard
-      pairbus dashboard --metrics http://app-1:9100/metrics --metrics http://syphon:9464/metrics
+      pairbus dashboard --metrics http://app-1:9100/metrics
       pairbus dashboard --allow-changes --port 0
       pairbus dashboard --host 0.0.0.0 --certificate cert.pem --key key.pem
     """
@@ -120,7 +120,7 @@ def dashboard(
             token=token,
             session_seconds=seconds,
         )
-        sessions = Sessions(seconds)
+        sessions = LoginSessions(seconds)
         live = Live(
             Collector(sources),
             observed.targets,
@@ -171,10 +171,13 @@ def check_access(
 
 def allowed_hosts(host: str, port: int, proxy_url: str | None) -> frozenset[str] | None:
     if proxy_url is not None:
-        return frozenset({urlsplit(proxy_url).netloc.lower()})
-    if is_loopback(host):
-        return frozenset({f"{name}:{port}" for name in (*_LOOPBACK_NAMES, host.lower())})
-    return None  # the token and the certificate protect it, under whatever name
+        names = {urlsplit(proxy_url).netloc.lower()}
+    elif is_loopback(host):
+        names = {f"{name}:{port}" for name in (*_LOOPBACK_NAMES, host.lower())}
+    else:
+        return None  # the token and the certificate protect it, under whatever name
+    # A browser leaves out the port of http and of https.
+    return frozenset(names | {name.removesuffix(":443").removesuffix(":80") for name in names})
 
 
 def _address(host: str, port: int, is_tls: bool) -> str:

@@ -33,11 +33,9 @@ def billed_operations(readings: Readings) -> tuple[str, dict[str, int]] | None:
     A broker counts all that Azure would bill. Otherwise there is what the pairing itself adds:
     diverted messages, pings, and the operations of the syphons.
     """
-    brokers = [one.value for one in readings.brokers.values() if one.is_current and one.value]
-    if brokers:
-        return "all operations, as the local brokers count them", _summed(
-            [one.operations for one in brokers]
-        )
+    brokers = [one.value for one in readings.brokers.values() if one.is_current]
+    if counts := [one for one in brokers if one is not None]:
+        return "all operations, as the local brokers count them", _summed(counts)
     published = readings.published().values()
     counted = [dict(one.operations) for one in published if one.operations]
     sends = sum(one.status.diverted for one in published)

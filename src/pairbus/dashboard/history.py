@@ -11,10 +11,13 @@ from itertools import takewhile
 from typing import Final
 
 from pairbus.cli.pair.status_sources import NamespaceState
+from pairbus.cli.pair.targets import SECONDARY
 from pairbus.dashboard.readings import Readings
 
 HOUR_SECONDS: Final = 3600.0
 SAMPLE_SECONDS: Final = 2.0
+OPERATIONS_SECONDS: Final = 10.0
+"""Between two counts of billed operations."""
 POINTS_MAX: Final = 180
 """The number of points of a curve on the page."""
 RATE_SECONDS: Final = 10.0
@@ -103,9 +106,10 @@ class Rates:
     def add(self, readings: Readings) -> None:
         for role in readings.primaries:
             broker = readings.brokers.get(role)
-            if broker is not None and broker.is_current and broker.value and broker.at:
-                sends = broker.value.operations.get("send", 0)
-                self.primary_sends.add(role, broker.at, sends)
+            if broker is None or not broker.is_current:
+                continue
+            if broker.value is not None and broker.at is not None:
+                self.primary_sends.add(role, broker.at, broker.value.get("send", 0))
         for url, answer in readings.processes.items():
             if not answer.is_current or answer.value is None or answer.at is None:
                 continue
@@ -148,7 +152,9 @@ class History:
         self.outages: dict[str, list[Interval]] = {}
         """By the role of the namespace, oldest first."""
         self.failovers: dict[FailoverKey, list[Interval]] = {}
-        self.operations: deque[tuple[float, float]] = deque(maxlen=int(HOUR_SECONDS / 10))
+        self.operations: deque[tuple[float, float]] = deque(
+            maxlen=int(HOUR_SECONDS / OPERATIONS_SECONDS)
+        )
         """Billed operations over time, for the cost at this rate."""
         self._points: deque[_Point] = deque(maxlen=int(HOUR_SECONDS / SAMPLE_SECONDS))
         self._names: dict[str, float] = {}
@@ -161,7 +167,7 @@ class History:
         self._add_outages(readings, now)
         self._add_failovers(readings, now)
         if operations is not None and (
-            not self.operations or now - self.operations[-1][0] >= HOUR_SECONDS / 360
+            not self.operations or now - self.operations[-1][0] >= OPERATIONS_SECONDS
         ):
             if self.operations and operations < self.operations[-1][1]:
                 self.operations.clear()  # a process has started again
@@ -271,7 +277,7 @@ def _continued(
 def _values(readings: Readings, rates: Rates, now: float) -> dict[str, float]:
     """One point of every curve. A name is a kind, a colon and what it is of."""
     values: dict[str, float] = {}
-    secondary = readings.entities.get("secondary")
+    secondary = readings.entities.get(SECONDARY)
     counts = readings.backlog_counts()
     if counts is not None and secondary is not None and secondary.is_current:
         values["waiting:"] = sum(one.active or 0 for one in counts)

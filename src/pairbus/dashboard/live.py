@@ -15,7 +15,7 @@ from pairbus.dashboard.history import History
 from pairbus.dashboard.messages import Changes
 from pairbus.dashboard.model import Picture, describe
 from pairbus.dashboard.readings import Readings
-from pairbus.dashboard.security import Sessions
+from pairbus.dashboard.security import LoginSessions
 
 TICK_SECONDS: Final = 0.5
 
@@ -29,7 +29,7 @@ class Live:
         targets: Mapping[str, Target],
         changes: Changes,
         prices: PriceList,
-        sessions: Sessions | None,
+        sessions: LoginSessions | None,
     ) -> None:
         now = time.time()
         self._collector = collector

@@ -31,14 +31,14 @@ _ANSWER_SECONDS_MAX: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeekedPage:
+class PeekedMessages:
     messages: tuple[MessagePage, ...]
     next_start: int | None
     """The sequence number of the next page; None: this is the last one."""
     scanned: int
 
 
-def peek_page(target: Target, path: EntityPath, *, start: int, where: str) -> PeekedPage:
+def peek_page(target: Target, path: EntityPath, *, start: int, where: str) -> PeekedMessages:
     """Messages from a sequence number on, for which the condition is true.
 
     Raises NamespaceError and UsageError.
@@ -62,7 +62,7 @@ def peek_page(target: Target, path: EntityPath, *, start: int, where: str) -> Pe
             if filter.matches(message, now=now):
                 found.append(read_message(message))
     is_more = is_more or scanned == SCAN_COUNT_MAX
-    return PeekedPage(
+    return PeekedMessages(
         messages=tuple(found), next_start=next_start if is_more else None, scanned=scanned
     )
 
@@ -86,6 +86,7 @@ class Changes:
         from pairbus.cli.messages import dead_letter_moves as moves  # loads the SDK
 
         target, source = self._checked(role), dead_letter_path(path)
+        _log_begin("resubmitting", source, role, numbers, who)
         destination = EntityPath(entity=source.entity)
         with connect(target) as client:
             new_ids = _needs_new_ids(target, destination)
@@ -93,17 +94,18 @@ class Changes:
                 client, target, source, destination, set(numbers), new_ids, lambda count: None
             )
         text = f"resubmitted {format_count(result.done)} of {source.description} on the {role}"
-        logger.info("%s, for %s: sequence numbers %s", text, who, _listed(numbers))
+        logger.info("%s, for %s", text, who)
         return _checked_result(text, result.done, len(numbers), result.unreadable)
 
     def purge(self, role: str, path: str, numbers: Sequence[int], *, who: str) -> str:
         from pairbus.cli.messages import dead_letter_moves as moves  # loads the SDK
 
         target, source = self._checked(role), dead_letter_path(path)
+        _log_begin("purging", source, role, numbers, who)
         with connect(target) as client:
             result = moves.purge(client, target, source, set(numbers), lambda count: None)
         text = f"purged {format_count(result.done)} of {source.description} on the {role}"
-        logger.info("%s, for %s: sequence numbers %s", text, who, _listed(numbers))
+        logger.info("%s, for %s", text, who)
         return _checked_result(text, result.done, len(numbers), 0)
 
     def add_fault(self, role: str, kind: str, settings: Mapping[str, Any], *, who: str) -> str:
@@ -146,8 +148,13 @@ def _needs_new_ids(target: Target, destination: EntityPath) -> bool:
     return False
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
+def _log_begin(
+    action: str, source: EntityPath, role: str, numbers: Sequence[int], who: str
+) -> None:
+    """Before anything is changed: if it fails halfway, the log still says what was asked for."""
+    text = f"{action} {format_count(len(numbers))} of {source.description} on the {role}"
+    listed = ", ".join(map(str, numbers))
+    logger.info("%s, for %s: sequence numbers %s", text, who, listed)
 
 
 def _checked_result(text: str, done: int, wanted: int, unreadable: int) -> str:

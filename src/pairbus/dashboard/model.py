@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from pairbus.cli.output import format_count, format_duration
+from pairbus.cli.pair.targets import SECONDARY
 from pairbus.cost.prices import PriceList
 from pairbus.dashboard.alerts import Alert, Severity, find_alerts, since
 from pairbus.dashboard.costs import Cost, cost_of
 from pairbus.dashboard.history import History
-from pairbus.dashboard.readings import (
-    LEDGER_RATE_SECONDS,
-    SECONDARY,
-    Readings,
-)
+from pairbus.dashboard.readings import LEDGER_RATE_SECONDS, Readings
 from pairbus.dashboard.rows import (
     EntityRow,
     Row,
@@ -35,7 +32,7 @@ SLOW_RATE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class PictureNode:
     """A namespace, the syphons, or the clients in the picture of the pair."""
 
     key: str
@@ -62,7 +59,7 @@ class Picture:
     sentence: Sentence
     severity: Severity | None
     """None: not known yet."""
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[PictureNode, ...] = ()
     flows: Flows
     waiting: int | None = None
     seconds_to_empty: float | None = None
@@ -182,13 +179,13 @@ def _backlog_part(
 # -- the picture ---------------------------------------------------------------------------------
 
 
-def _nodes(readings: Readings, now: float) -> tuple[Node, ...]:
+def _nodes(readings: Readings, now: float) -> tuple[PictureNode, ...]:
     nodes = []
     for role, answer in readings.namespaces.items():
         is_up = readings.is_up(role, now)
         value = answer.value
         nodes.append(
-            Node(
+            PictureNode(
                 key=role,
                 title=role.capitalize(),
                 state="unknown" if is_up is None else "up" if is_up else "down",
@@ -206,7 +203,7 @@ def _nodes(readings: Readings, now: float) -> tuple[Node, ...]:
     processes = format_count(len(clients), "process", "processes")
     over = sum(bool(one.status.failed_over) for one in clients)
     nodes.append(
-        Node(
+        PictureNode(
             key="clients",
             title="Clients",
             state=("failed over" if over else "up") if clients else "unknown",
@@ -218,19 +215,19 @@ def _nodes(readings: Readings, now: float) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _syphon_node(readings: Readings, now: float) -> Node:
+def _syphon_node(readings: Readings, now: float) -> PictureNode:
     syphons = [one for one in readings.published().values() if one.rounds is not None]
     title = "Syphon" if len(syphons) < 2 else f"{len(syphons)} syphons"
     if syphons:
         is_refused = any(one.status.refusing or one.failing_queues for one in syphons)
-        return Node(key="syphon", title=title, state="waits" if is_refused else "up")
+        return PictureNode(key="syphon", title=title, state="waits" if is_refused else "up")
     ledger = readings.syphon_ledger()
     if ledger is None or ledger.last_at is None:
         detail = "none publishes metrics here"
-        return Node(key="syphon", title=title, state="unknown", detail=detail)
+        return PictureNode(key="syphon", title=title, state="unknown", detail=detail)
     # A syphon that finds nothing writes nothing, so silence does not mean that it is down.
     ago = max(now - ledger.last_at, 0.0)
-    return Node(
+    return PictureNode(
         key="syphon",
         title=title,
         state="up" if ago < LEDGER_RATE_SECONDS else "unknown",

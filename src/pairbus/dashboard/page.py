@@ -13,12 +13,14 @@ from typing import Any, Final
 
 from nicegui import ui
 
+from pairbus.cli.output import format_milliseconds
+from pairbus.cli.pair.targets import SECONDARY
 from pairbus.dashboard import charts
 from pairbus.dashboard.alerts import Alert, Severity
 from pairbus.dashboard.browse import MessageBrowser
 from pairbus.dashboard.faults import FaultPanel
 from pairbus.dashboard.live import Live
-from pairbus.dashboard.model import Node, Picture
+from pairbus.dashboard.model import Picture, PictureNode
 from pairbus.dashboard.panels import (
     BacklogPanel,
     ClientPanel,
@@ -31,7 +33,6 @@ from pairbus.dashboard.texts import (
     Sentence,
     about,
     clock,
-    milliseconds,
     plain_text,
     rate,
     utc_clock,
@@ -44,7 +45,18 @@ VIEWER_SECONDS_MAX: Final = 30.0
 CHART_SECONDS: Final = 2.0
 CALM_CHART_SECONDS: Final = 8.0
 """How often charts are drawn while nothing happens: only their axis moves."""
-_TONES: Final = {None: "unknown", 0: "ok", 1: "warning", 2: "critical"}
+_TONES: Final = {
+    None: "unknown",
+    Severity.INFO: "ok",
+    Severity.WARNING: "warning",
+    Severity.CRITICAL: "critical",
+}
+_NODE_TONES: Final = {
+    "up": "ok",
+    "down": "critical",
+    "failed over": "warning",
+    "waits": "warning",
+}
 _VIEWER: Final = """
 return [
   Intl.DateTimeFormat().resolvedOptions().timeZone,
@@ -58,7 +70,7 @@ def make_page(live: Live) -> None:
     """Registers the page with nicegui."""
 
     async def build(request: Any) -> None:
-        await Page(live, request).show()
+        await PairPage(live, request).show()
 
     # nicegui looks at the annotations, and passes the request by its type.
     from starlette.requests import Request
@@ -67,7 +79,7 @@ def make_page(live: Live) -> None:
     ui.page("/")(build)
 
 
-class Page:
+class PairPage:
     def __init__(self, live: Live, request: Any) -> None:
         self._live = live
         self._session: str | None = request.scope.get(SESSION)
@@ -140,8 +152,8 @@ class Page:
                 for role in self._live.readings.primaries:
                     self._node(role, "")
             self._node("syphon", "syphon")
-            if "secondary" in self._live.targets:
-                self._node("secondary", "secondary")
+            if SECONDARY in self._live.targets:
+                self._node(SECONDARY, "secondary")
             self._arrow("sends", "sent to the primary", "to-primary", "→")
             self._arrow("diverted", "diverted to the backlog", "to-secondary", "→")
             self._arrow("home", "brought home", "to-syphon", "↑")
@@ -213,8 +225,7 @@ class Page:
         self._latency_chart.draw(charts.latency_chart(history, theme=theme, now=now))
 
     def _show_summary(self, picture: Picture) -> None:
-        tone = _TONES[picture.severity]
-        _set_tone(self._banner, tone)
+        _set_tone(self._banner, _TONES[picture.severity])
         set_text(self._sentence, plain_text(picture.sentence, self.zone, now=picture.at))
         set_title(self._sentence, _utc_note(picture.sentence))
         set_text(self._updated, clock(picture.at, self.zone))
@@ -234,29 +245,24 @@ class Page:
         waiting = picture.waiting
         set_text(self._waiting, "unknown" if waiting is None else f"{waiting:,}")
         left = picture.seconds_to_empty
-        is_down = any(one.state == "down" for one in picture.nodes if one.key != "secondary")
+        is_down = any(one.state == "down" for one in picture.nodes if one.key != SECONDARY)
         eta = "after the outage" if is_down else "not going down"
         eta = "unknown" if waiting is None else eta
         if left is not None:
             eta = "-" if not waiting else about(left)
         set_text(self._eta, eta)
 
-    def _show_node(self, node: Node) -> None:
+    def _show_node(self, node: PictureNode) -> None:
         parts = self._nodes[node.key]
-        _set_tone(
-            parts["box"],
-            {"up": "ok", "down": "critical", "failed over": "warning", "waits": "warning"}.get(
-                node.state, "unknown"
-            ),
-        )
+        _set_tone(parts["box"], _NODE_TONES.get(node.state, "unknown"))
         set_text(parts["title"], node.title)
         set_text(parts["state"], node.state)
         set_text(parts["detail"], node.detail)
         times = ""
         if node.connect_seconds is not None:
-            times = f"connect {milliseconds(node.connect_seconds)}"
+            times = f"connect {format_milliseconds(node.connect_seconds)}"
             if node.round_trip_seconds is not None:
-                times += f", round trip {milliseconds(node.round_trip_seconds)}"
+                times += f", round trip {format_milliseconds(node.round_trip_seconds)}"
         set_text(parts["times"], times)
 
     def _show_alerts(self, picture: Picture) -> None:
@@ -267,10 +273,8 @@ class Page:
         self._alert_list.clear()
         with self._alert_list:
             for alert in picture.alerts:
-                tone = {0: "ok", 1: "warning", 2: "critical"}[alert.severity]
-                name = Severity(alert.severity).name.lower()
-                with ui.element("li").classes(f"alert {tone}"):
-                    text("strong", name, "state")
+                with ui.element("li").classes(f"alert {_TONES[alert.severity]}"):
+                    text("strong", alert.severity.name.lower(), "state")
                     said = text("p", plain_text(alert.text, self.zone, now=picture.at))
                     said.props["title"] = _utc_note(alert.text)
                     text("p", alert.remedy, "remedy")

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from nicegui import ui
 
 from pairbus.cli.output import format_duration, format_size
+from pairbus.cli.pair.targets import SECONDARY
 from pairbus.dashboard import charts
 from pairbus.dashboard.history import History
 from pairbus.dashboard.live import Live
@@ -50,7 +51,7 @@ class BacklogPanel:
         error = picture.backlog_error
         set_text(self._note, f"Old numbers: {error}" if error else "")
         empty = "The backlog is not known yet."
-        if "secondary" not in live.targets:
+        if SECONDARY not in live.targets:
             empty = "There is no --secondary."
         elif picture.backlog is not None:
             empty = "There are no backlog queues."

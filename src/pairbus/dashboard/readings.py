@@ -17,6 +17,7 @@ from pairbus.cli.pair.status_sources import (
     ProcessMetrics,
     read_metrics,
 )
+from pairbus.cli.pair.targets import SECONDARY
 from pairbus.cost.estimate import LedgerTotals
 from pairbus.syphon.discovery import namespace_of
 from pairbus.syphon.receipts import Receipt, ReceiptOutcome
@@ -24,7 +25,6 @@ from pairbus.syphon.receipts import Receipt, ReceiptOutcome
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
-SECONDARY: Final = "secondary"
 SILENT_SECONDS: Final = 2.0
 """A namespace that has not answered a probe for this long counts as down, before the time-out."""
 
@@ -130,20 +130,13 @@ class ProcessReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerReading:
-    """What a broker on this machine publishes: operations since its start, by kind."""
-
-    operations: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
     """Everything that is known at one moment. Namespaces are named by their roles."""
 
     namespaces: Mapping[str, Answer[NamespaceState]] = field(default_factory=dict)
     entities: Mapping[str, Answer[tuple[EntityCounts, ...]]] = field(default_factory=dict)
-    brokers: Mapping[str, Answer[BrokerReading]] = field(default_factory=dict)
-    """Only brokers on this machine publish metrics."""
+    brokers: Mapping[str, Answer[Mapping[str, int]]] = field(default_factory=dict)
+    """Operations since the broker's start, by kind. Only brokers on this machine publish them."""
     faults: Mapping[str, Answer[tuple[Mapping[str, Any], ...]]] = field(default_factory=dict)
     dead_letters: Mapping[str, Answer[tuple[DeadLetterReasons, ...]]] = field(default_factory=dict)
     backlog: Answer[Backlog] | None = None
@@ -244,12 +237,13 @@ def read_process(samples: Iterable[Sample]) -> ProcessReading:
     )
 
 
-def read_broker(samples: Iterable[Sample]) -> BrokerReading:
+def read_broker(samples: Iterable[Sample]) -> dict[str, int]:
+    """The operations that a broker counts, by kind."""
     operations: Counter[str] = Counter()
     for sample in samples:
         if sample.name == "pairbus_broker_operations_total":
             operations[sample.labels.get("operation", "")] += int(sample.value)
-    return BrokerReading(operations=dict(operations))
+    return dict(operations)
 
 
 def read_receipts(

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pairbus.cli.output import format_count, format_duration
+from pairbus.cli.pair.targets import SECONDARY
 from pairbus.dashboard.history import History
-from pairbus.dashboard.readings import SECONDARY, DeadLetterReasons, EntityCounts, Readings
+from pairbus.dashboard.readings import DeadLetterReasons, EntityCounts, Readings
 from pairbus.dashboard.texts import client_name, count, cut
 
 REASONS_MAX: Final = 3
@@ -171,7 +172,7 @@ def syphon_rows(readings: Readings, history: History, now: float) -> tuple[Row, 
 def _syphon_row(
     url: str, name: str, primaries: Sequence[str], rounds: int, mean: float | None, home: int
 ) -> Row:
-    seconds = "-" if mean is None else f"{mean:.1f} s"
+    seconds = "-" if mean is None else f"{mean:.1f}s"
     cells = (Cell(name, url), ", ".join(primaries) or "-", f"{rounds:,}", seconds, f"{home:,}")
     return Row(url, cells)
 

@@ -46,7 +46,7 @@ class Access:
     session_seconds: float = 8 * 3600.0
 
 
-class Sessions:
+class LoginSessions:
     """The logins, and until when each is valid. In memory, so a restart ends all sessions."""
 
     def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,7 +83,7 @@ class Sessions:
 class Guard:
     """Checks every request before the page sees it, and adds security headers to every answer."""
 
-    def __init__(self, app: ASGIApp, access: Access, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, access: Access, sessions: LoginSessions) -> None:
         self._app = app
         self._access = access
         self._sessions = sessions

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pairbus.cli.signals import stop_on_signal
 from pairbus.dashboard.live import Live
-from pairbus.dashboard.security import Access, Guard, Sessions
+from pairbus.dashboard.security import Access, Guard, LoginSessions
 from pairbus.errors import StartError, requires_extra
 
 _CLOSE_SECONDS: Final = 1
@@ -39,7 +39,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 def serve(
     live: Live,
-    sessions: Sessions,
+    sessions: LoginSessions,
     access: Access,
     listener: socket.socket,
     *,
@@ -93,7 +93,7 @@ def _make_server(config: Any) -> Any:
     return server
 
 
-def make_app(live: Live, access: Access, sessions: Sessions) -> Any:
+def make_app(live: Live, access: Access, sessions: LoginSessions) -> Any:
     """The page behind its guard, as an ASGI application."""
     with requires_extra("pairbus dashboard", "dashboard"):
         from nicegui import ui

@@ -58,13 +58,6 @@ def rate(per_second: float | None) -> str:
     return f"{per_second:,.0f}/s"
 
 
-def milliseconds(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    value = seconds * 1000
-    return f"{value:.1f} ms" if value < 100 else f"{value:,.0f} ms"
-
-
 def count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 

@@ -1,32 +1,26 @@
 """`pairbus demo`: runs the demo, shows its result, and removes everything that it started.
 
-A signal is recorded and handled between two steps, so none can arrive between the start of a
-process and its registration. Before the demo exits, it stops its processes and removes its folder.
+Before the demo exits, also after a signal, it stops its processes and removes its folder.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
-import signal
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import typer
 
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.shared_options import flag, option
+from pairbus.cli.signals import EXIT_CODE_OFFSET, Interrupted, SignalFlag
 from pairbus.demo.run import DemoRun
 from pairbus.demo.view import DemoResult, View, make_view, to_svg
 from pairbus.errors import UsageError, check_broker_installed, check_installed
 from pairbus.spark.session import require_spark
 
 RESTART_SECONDS: Final = 10.0
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PHASE_SECONDS: Final = (2.0, 20.0)
 
 
@@ -83,9 +77,9 @@ def demo(
     view = make_view(as_json=as_json)
     with SignalFlag() as signals:
         try:
-            with temporary_folder("pairbus-demo-") as folder:
+            with TemporaryDirectory(prefix="pairbus-demo-", ignore_cleanup_errors=True) as folder:
                 run = DemoRun(
-                    folder,
+                    Path(folder),
                     view,
                     signals.check,
                     seconds=seconds,
@@ -104,48 +98,11 @@ def demo(
                     run.kill()
         except Interrupted:
             view.note("Interrupted. All processes have ended.")
-            raise typer.Exit(128 + signals.number) from None
+            raise typer.Exit(EXIT_CODE_OFFSET + signals.number) from None
         view.end(result)
         if svg is not None:
             svg.write_text(to_svg(run.steps, snapshot, result), "utf-8")
     raise typer.Exit(0 if result.is_ok else 1)
-
-
-class Interrupted(Exception):
-    """A signal asks the demo to end."""
-
-
-class SignalFlag:
-    """Records signals. `check` raises if one has arrived."""
-
-    def __init__(self) -> None:
-        self.number = 0
-
-    def __enter__(self) -> SignalFlag:
-        # Under nohup, or in the background of a shell, some signals are ignored: keep that.
-        heeded = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-        self._before = {number: signal.signal(number, self._note) for number in heeded}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        self.number = number
-
-    def check(self) -> None:
-        if self.number:
-            raise Interrupted
-
-
-@contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix=prefix))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _keep_running(run: DemoRun, view: View, result: DemoResult, signals: SignalFlag) -> DemoResult:

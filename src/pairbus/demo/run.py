@@ -30,7 +30,7 @@ from pairbus.demo.traffic import (
     Receivers,
     Senders,
 )
-from pairbus.demo.view import DemoResult, EntityRow, Snapshot, View
+from pairbus.demo.view import DemoResult, DemoRow, Snapshot, View
 from pairbus.errors import NamespaceError
 
 START_SECONDS_MAX: Final = 60.0
@@ -254,14 +254,14 @@ class DemoRun:
             counted_at=counts.at,
         )
 
-    def _rows(self) -> tuple[EntityRow, ...]:
+    def _rows(self) -> tuple[DemoRow, ...]:
         status = self.senders.status
         by_path = {} if status is None else {each.path: each for each in status.entities}
         rows = []
         for entity, line in self.ledger.lines().items():
             known = by_path.get(entity)
             rows.append(
-                EntityRow(
+                DemoRow(
                     entity=entity,
                     state="starting" if known is None else known.state,
                     on_primary=0 if known is None else known.sent,

@@ -34,7 +34,7 @@ _STATES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntityRow:
+class DemoRow:
     """One entity at one moment."""
 
     entity: str
@@ -54,7 +54,7 @@ class Snapshot:
     secondary: str
     syphon: str
     brought_home: int
-    rows: tuple[EntityRow, ...]
+    rows: tuple[DemoRow, ...]
     backlog: int
     history: tuple[int, ...]
     """The number of messages in the backlog, twice a second from the start."""
@@ -71,7 +71,7 @@ class Snapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
     lines: dict[str, LedgerLine]
-    rows: tuple[EntityRow, ...]
+    rows: tuple[DemoRow, ...]
     down_seconds: float
     slowest_seconds: float
     pings: int

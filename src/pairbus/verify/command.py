@@ -6,6 +6,7 @@ import logging
 import secrets
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import typer
@@ -14,8 +15,8 @@ from pairbus.cli.output import print_json
 from pairbus.cli.pair.targets import PairOptions, check_distinct, parse_pair
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.shared_options import AS_JSON, flag, flatten_options, option
+from pairbus.cli.signals import EXIT_CODE_OFFSET, Interrupted, SignalFlag
 from pairbus.cli.target import Target
-from pairbus.demo.command import Interrupted, SignalFlag, temporary_folder
 from pairbus.errors import OutputError, UsageError, check_broker_installed
 from pairbus.spark.session import require_spark
 from pairbus.verify.processes import LocalPair
@@ -95,7 +96,8 @@ def verify(
     note(f"run {run_name}, seed {seed}")
     with SignalFlag() as signals:
         try:
-            with temporary_folder("pairbus-verify-") as folder:
+            with TemporaryDirectory(prefix="pairbus-verify-", ignore_cleanup_errors=True) as name:
+                folder = Path(name)
                 run = VerifyRun(
                     folder,
                     LocalPair.in_folder(folder) if given is None else given,
@@ -117,7 +119,7 @@ def verify(
                     _write(report, to_html(result, folder, title=f"pairbus verify {run_name}"))
         except Interrupted:
             note("interrupted; all processes have ended")
-            raise typer.Exit(128 + signals.number) from None
+            raise typer.Exit(EXIT_CODE_OFFSET + signals.number) from None
     if as_json:
         print_json(to_json(result, run=run_name, seed=seed))
     else:

@@ -39,7 +39,7 @@ class Fact(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     fact: Fact
     message_id: str
     at: float
@@ -64,15 +64,15 @@ class Journal:
         os.close(self._file)
 
 
-def read_journals(folder: Path) -> Iterator[Entry]:
+def read_journals(folder: Path) -> Iterator[JournalEntry]:
     for path in sorted(folder.glob("*.journal")):
         for line in path.read_text("utf-8").splitlines(keepends=True):
             if line.endswith("\n"):
                 fact, at, message_id, order, session_id = line.rstrip("\n").split(" ", 4)
-                yield Entry(Fact(fact), message_id, float(at), session_id, int(order))
+                yield JournalEntry(Fact(fact), message_id, float(at), session_id, int(order))
 
 
-def judge(entries: Iterable[Entry], *, late_seconds: float) -> Verdict:
+def judge(entries: Iterable[JournalEntry], *, late_seconds: float) -> Verdict:
     """Adds the entries of all journals to an account, and returns its verdict."""
     account = Account()
     for entry in entries:

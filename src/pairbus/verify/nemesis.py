@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from pairbus.cli.broker.fault_client import FaultClient
 from pairbus.demo.processes import ChildProcess
 from pairbus.errors import PairbusError
-from pairbus.verify.proxy import Cut, Link
+from pairbus.verify.proxy import CuttableLink, LinkCut
 
 BROKERS: Final = ("primary", "secondary")
 LINKS: Final = (
@@ -41,7 +41,7 @@ class Rig(Protocol):
         """By name: primary, secondary, syphon, sender 1 and so on."""
 
     @property
-    def links(self) -> Mapping[str, Link]: ...
+    def links(self) -> Mapping[str, CuttableLink]: ...
 
     def restart(self, name: str) -> None:
         """Start a process that has ended."""
@@ -50,7 +50,7 @@ class Rig(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class PlannedFault:
     kind: str
     target: str
     begins: float
@@ -60,7 +60,7 @@ class Fault:
 
     def __str__(self) -> str:
         settings = "".join(f", {name}={value}" for name, value in self.settings.items())
-        return f"{self.kind} {self.target} for {self.seconds:.1f} s{settings}"
+        return f"{self.kind} {self.target} for {self.seconds:.1f}s{settings}"
 
 
 class CannotBegin(Exception):
@@ -76,7 +76,7 @@ class FaultKind:
     group: str
     """Each group is as likely as the others, however many kinds it has."""
     targets: tuple[str, ...]
-    begin: Callable[[Any, Fault], End]
+    begin: Callable[[Any, PlannedFault], End]
     """Takes the rig. Returns what ends the fault. Raises CannotBegin."""
     settings: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """The values to choose from, by name."""
@@ -87,12 +87,12 @@ class FaultKind:
 # --- the faults -----------------------------------------------------------------------------------
 
 
-def _kill(rig: Rig, fault: Fault) -> End:
+def _kill(rig: Rig, fault: PlannedFault) -> End:
     _running(rig, fault.target).kill()
     return lambda: rig.restart(fault.target)
 
 
-def _terminate(rig: Rig, fault: Fault) -> End:
+def _terminate(rig: Rig, fault: PlannedFault) -> End:
     """By SIGTERM, as an operator would. It is started again."""
     process = _running(rig, fault.target)
     process.request_stop()
@@ -104,13 +104,13 @@ def _terminate(rig: Rig, fault: Fault) -> End:
     return end
 
 
-def _stop(rig: Rig, fault: Fault) -> End:
+def _stop(rig: Rig, fault: PlannedFault) -> End:
     pids = _running(rig, fault.target).pids()
     _signal(pids, signal.SIGSTOP)
     return lambda: _signal(pids, signal.SIGCONT)
 
 
-def _kill_part(rig: Rig, fault: Fault) -> End:
+def _kill_part(rig: Rig, fault: PlannedFault) -> End:
     """Java, the driver, or a Python worker of Spark. The syphon, or the run, must deal with it."""
     pids = [pid for pid in _running(rig, "syphon").pids() if _part_of(pid) == fault.target]
     if not pids:
@@ -119,7 +119,7 @@ def _kill_part(rig: Rig, fault: Fault) -> End:
     return lambda: None
 
 
-def _cut(rig: Rig, fault: Fault) -> End:
+def _cut(rig: Rig, fault: PlannedFault) -> End:
     link = rig.links[fault.target]
     if link.is_cut:
         raise CannotBegin
@@ -127,7 +127,7 @@ def _cut(rig: Rig, fault: Fault) -> End:
     return link.mend
 
 
-def _in_broker(rig: Rig, fault: Fault) -> End:
+def _in_broker(rig: Rig, fault: PlannedFault) -> End:
     _running(rig, fault.target)
     try:
         client = rig.fault_client(fault.target)
@@ -202,7 +202,7 @@ def kinds(workers: Sequence[str], *, has_syphon: bool = True) -> tuple[FaultKind
             name="terminate", group="stop", targets=BROKERS, begin=_terminate, takes_target=True
         ),
         FaultKind(
-            name="cut", group="network", targets=links, begin=_cut, settings={"how": tuple(Cut)}
+            name="cut", group="network", targets=links, begin=_cut, settings={"how": tuple(LinkCut)}
         ),
         *(
             FaultKind(
@@ -222,13 +222,13 @@ def plan(
     seconds: float,
     seed: int,
     pause_seconds: tuple[float, float] = _PAUSE_SECONDS,
-) -> list[Fault]:
+) -> list[PlannedFault]:
     """Faults in the order in which they begin. All end before the run does."""
     random = Random(f"{seed} nemesis")
     groups: dict[str, list[FaultKind]] = {}
     for kind in table:
         groups.setdefault(kind.group, []).append(kind)
-    found: list[Fault] = []
+    found: list[PlannedFault] = []
     at = _QUIET_SECONDS
     while True:
         at += random.uniform(*pause_seconds)
@@ -241,7 +241,9 @@ def plan(
         target = random.choice(kind.targets)
         settings = {name: random.choice(values) for name, values in kind.settings.items()}
         found.append(
-            Fault(kind=kind.name, target=target, begins=at, seconds=length, settings=settings)
+            PlannedFault(
+                kind=kind.name, target=target, begins=at, seconds=length, settings=settings
+            )
         )
 
 
@@ -250,7 +252,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Active:
-    fault: Fault
+    fault: PlannedFault
     ends_at: float
     end: End
     takes_target: bool
@@ -263,7 +265,7 @@ class Nemesis:
         self,
         rig: Rig,
         table: Sequence[FaultKind],
-        faults: Sequence[Fault],
+        faults: Sequence[PlannedFault],
         *,
         note: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
@@ -274,7 +276,7 @@ class Nemesis:
         self._note = note
         self._clock = clock
         self._active: list[_Active] = []
-        self.faults: list[Fault] = []
+        self.faults: list[PlannedFault] = []
         """Those that have begun."""
         self.left_out = 0
         """How many could not begin."""
@@ -297,7 +299,7 @@ class Nemesis:
         """Whether a fault keeps this process from running."""
         return any(one.takes_target and one.fault.target == name for one in self._active)
 
-    def _begin(self, fault: Fault) -> None:
+    def _begin(self, fault: PlannedFault) -> None:
         kind = self._kinds[fault.kind, fault.target]
         if self.is_down(fault.target):
             raise CannotBegin

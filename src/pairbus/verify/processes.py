@@ -14,7 +14,7 @@ from pairbus.cli.target import parse_target
 from pairbus.demo.processes import BrokerProcess, ChildProcess, SyphonProcess
 from pairbus.errors import NamespaceError
 from pairbus.verify.nemesis import LINKS
-from pairbus.verify.proxy import Link, Network
+from pairbus.verify.proxy import CuttableLink, Network
 from pairbus.verify.worker import Assignment, Pair
 
 _FAULT_SECONDS: Final = 5.0
@@ -29,7 +29,7 @@ class LocalPair:
 
     def __init__(self, primary: BrokerProcess, secondary: BrokerProcess) -> None:
         self.brokers: dict[str, BrokerProcess] = {"primary": primary, "secondary": secondary}
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, CuttableLink] = {}
         self._network = Network()
 
     @classmethod
@@ -70,7 +70,7 @@ class LocalPair:
         self._network.close()
 
 
-class Worker(ChildProcess):
+class WorkerProcess(ChildProcess):
     """A sender or a receiver. Each of its lives has a journal and messages of its own."""
 
     def __init__(self, folder: Path, assignment: Assignment) -> None:
@@ -108,17 +108,14 @@ class RunProcesses:
         self._folder = folder
         self._local = local
         self._pair: Pair | None = None
-        self.processes: dict[str, ChildProcess] = {}
-        self.links: Mapping[str, Link] = {}
+        self.processes: dict[str, ChildProcess] = {} if local is None else {**local.brokers}
+        self.links: Mapping[str, CuttableLink] = {} if local is None else local.links
         self._ended_at: dict[str, float] = {}
         self.restarts: list[str] = []
         """Why processes that had ended by themselves were started again."""
 
     def pair_started(self, pair: Pair) -> None:
         self._pair = pair
-        if self._local is not None:
-            self.processes.update(self._local.brokers)
-            self.links = self._local.links
 
     def pair_of(self, client: str) -> Pair:
         assert self._pair is not None
@@ -128,22 +125,22 @@ class RunProcesses:
         self.processes["syphon"] = PairSyphon(self._folder, self.pair_of("syphon"))
         self.restart("syphon")
 
-    def start_worker(self, assignment: Assignment) -> Worker:
-        worker = Worker(self._folder, assignment)
+    def start_worker(self, assignment: Assignment) -> WorkerProcess:
+        worker = WorkerProcess(self._folder, assignment)
         self.processes[worker.name] = worker
         worker.start()
         return worker
 
-    def workers(self, role: str) -> list[Worker]:
+    def workers(self, role: str) -> list[WorkerProcess]:
         return [
             each
             for name, each in self.processes.items()
-            if isinstance(each, Worker) and role in name
+            if isinstance(each, WorkerProcess) and role in name
         ]
 
     def restart(self, name: str) -> None:
         process = self.processes[name]
-        assert isinstance(process, BrokerProcess | Worker | PairSyphon)
+        assert isinstance(process, BrokerProcess | WorkerProcess | PairSyphon)
         if isinstance(process, PairSyphon):
             process.start_again()
         else:

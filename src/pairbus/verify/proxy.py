@@ -13,7 +13,7 @@ _CHUNK: Final = 65_536
 _SECONDS_MAX: Final = 10.0
 
 
-class Cut(StrEnum):
+class LinkCut(StrEnum):
     DROP = "drop"
     """Nothing gets through, in neither direction, until the link is whole again."""
     DROP_ANSWERS = "drop answers"
@@ -22,13 +22,13 @@ class Cut(StrEnum):
     """Connections are reset, and new ones, too."""
 
 
-class Link:
+class CuttableLink:
     """Forwards TCP connections to a port of this machine."""
 
     def __init__(self, network: Network, target_port: int) -> None:
         self._network = network
         self._target_port = target_port
-        self._cut: Cut | None = None
+        self._cut: LinkCut | None = None
         self._is_whole = asyncio.Event()
         self._is_whole.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -43,26 +43,26 @@ class Link:
     def is_cut(self) -> bool:
         return self._cut is not None
 
-    def cut(self, how: Cut) -> None:
+    def cut(self, how: LinkCut) -> None:
         self._network.call(self._set(how))
 
     def mend(self) -> None:
         self._network.call(self._set(None))
 
-    async def _set(self, cut: Cut | None) -> None:
+    async def _set(self, cut: LinkCut | None) -> None:
         self._cut = cut
         if cut is None:
             self._is_whole.set()
             return
         self._is_whole.clear()
-        if cut is Cut.RESET:
+        if cut is LinkCut.RESET:
             for writer in self._writers:
                 writer.transport.abort()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
-            if self._cut is Cut.RESET:
+            if self._cut is LinkCut.RESET:
                 return
             await self._is_whole.wait()
             there = await asyncio.open_connection("127.0.0.1", self._target_port)
@@ -85,7 +85,7 @@ class Link:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_answer: bool
     ) -> None:
         while data := await reader.read(_CHUNK):
-            if self._cut is not Cut.DROP_ANSWERS or is_answer:
+            if self._cut is not LinkCut.DROP_ANSWERS or is_answer:
                 await self._is_whole.wait()
             writer.write(data)
             await writer.drain()
@@ -101,8 +101,8 @@ class Network:
         self._thread.start()
         self._servers: list[asyncio.Server] = []
 
-    def link_to(self, port: int) -> Link:
-        link = Link(self, port)
+    def link_to(self, port: int) -> CuttableLink:
+        link = CuttableLink(self, port)
         self._servers.append(self.call(link.listen()))
         return link
 

@@ -55,8 +55,8 @@ class RunQueues:
             admin.create(EntityKind.QUEUE, (self.with_sessions,), requires_session=True, **settings)
 
     def delete(self) -> None:
-        with suppress(Exception), administration(self._primary) as admin:
-            for queue in (self.plain, self.with_sessions):
+        for queue in (self.plain, self.with_sessions):
+            with suppress(Exception), administration(self._primary) as admin:
                 admin.delete(EntityKind.QUEUE, (queue,))
 
     # --- counting ---------------------------------------------------------------------------------

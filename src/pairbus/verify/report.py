@@ -12,7 +12,7 @@ from typing import Any, Final
 from pairbus.demo.account import Verdict
 from pairbus.json_style import camel_case_keys, utc_text
 from pairbus.verify.journal import Fact, read_journals
-from pairbus.verify.nemesis import Fault
+from pairbus.verify.nemesis import PlannedFault
 from pairbus.verify.run import RunResult
 
 _WIDTH, _HEIGHT = 900, 160
@@ -30,7 +30,7 @@ _TEXTS: Final = {
     "dead_lettered": "in a dead-letter queue at the end",
     "left": "in the backlog, or in their queue, at the end",
     "out_of_order": "received after a later message of the session",
-    "late": "received more than 5 s after the send returned",
+    "late": "received more than 5s after the send returned",
 }
 
 
@@ -39,11 +39,14 @@ def counts(verdict: Verdict) -> dict[str, int]:
     return {name: value if isinstance(value, int) else len(value) for name, value in values.items()}
 
 
+def _title(name: str) -> str:
+    return name.replace("dead_", "dead-").replace("_", " ")
+
+
 def to_text(result: RunResult) -> str:
     verdict = result.verdict
     lines = [
-        f"{value:>9,}  {name.replace('_', ' '):<14} {_TEXTS[name]}"
-        for name, value in counts(verdict).items()
+        f"{value:>9,}  {_title(name):<14} {_TEXTS[name]}" for name, value in counts(verdict).items()
     ]
     lines.append(
         f"{verdict.longest_gap_seconds:>8.1f}s  longest gap    without a send that returned"
@@ -72,7 +75,7 @@ def to_json(result: RunResult, **settings: Any) -> dict[str, Any]:
     return {
         **settings,
         "startedAt": utc_text(result.started_at),
-        "isValid": result.verdict.is_valid,
+        "valid": result.verdict.is_valid,
         **camel_case_keys(counts(result.verdict)),
         "longestGapSeconds": round(result.verdict.longest_gap_seconds, 3),
         "lostIds": list(result.verdict.lost[:20]),
@@ -93,7 +96,7 @@ def to_json(result: RunResult, **settings: Any) -> dict[str, Any]:
     }
 
 
-def faults_by_kind(faults: Iterable[Fault]) -> dict[str, int]:
+def faults_by_kind(faults: Iterable[PlannedFault]) -> dict[str, int]:
     """Kills, stops and the like by their targets, too."""
     names = [_numberless(f"{each.kind} {each.target}") for each in faults]
     return dict(sorted(Counter(names).items()))
@@ -122,10 +125,10 @@ def to_html(result: RunResult, folder: Path, *, title: str) -> str:
         _chart("messages in the backlog", [(s.at, s.backlog) for s in result.samples], result),
     ]
     rows = "".join(
-        f"<tr><td>{value:,}</td><th>{name.replace('_', ' ')}</th><td>{_TEXTS[name]}</td></tr>"
+        f"<tr><td>{value:,}</td><th>{_title(name)}</th><td>{_TEXTS[name]}</td></tr>"
         for name, value in counts(result.verdict).items()
     )
-    faults = "".join(f"<li>{each.begins:.1f} s: {escape(str(each))}</li>" for each in result.faults)
+    faults = "".join(f"<li>{each.begins:.1f}s: {escape(str(each))}</li>" for each in result.faults)
     began = datetime.fromtimestamp(result.started_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>
@@ -169,7 +172,7 @@ def _chart(title: str, points: Sequence[Point], result: RunResult) -> str:
     return (
         f'<h2>{escape(title)}</h2><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{escape(title)}, at most {top:,.0f}">{shades}<path d="{path}"/></svg>'
-        f"<p>at most {top:,.0f}; {width:,.0f} s</p>"
+        f"<p>at most {top:,.0f}; {width:,.0f}s</p>"
     )
 
 

@@ -15,8 +15,8 @@ from typing import Final
 from pairbus.demo.account import Verdict
 from pairbus.errors import NamespaceError
 from pairbus.verify.journal import Journal, judge, read_journals
-from pairbus.verify.nemesis import Fault, FaultKind, Nemesis, kinds, plan
-from pairbus.verify.processes import LocalPair, RunProcesses, Worker
+from pairbus.verify.nemesis import FaultKind, Nemesis, PlannedFault, kinds, plan
+from pairbus.verify.processes import LocalPair, RunProcesses, WorkerProcess
 from pairbus.verify.queues import BacklogCurve, RunQueues, Sample
 from pairbus.verify.worker import Assignment, Pair, Role
 
@@ -34,7 +34,7 @@ class RunResult:
     started_at: float
     """Seconds since the epoch."""
     samples: tuple[Sample, ...]
-    faults: tuple[Fault, ...]
+    faults: tuple[PlannedFault, ...]
     note: str
     """Why the drain ended early; empty if everything was received."""
 
@@ -81,7 +81,7 @@ class VerifyRun:
         queues = self._prepare()
         self._wait_for(self._are_sending, "a sender")
         started_at, began = time.time(), time.monotonic()
-        self._note(f"sending for {self._seconds:g} s: {self._sender_count} processes")
+        self._note(f"sending for {self._seconds:g}s: {self._sender_count} processes")
         curve = BacklogCurve(queues, began)
         self._nemesis = nemesis = self._make_nemesis()
         while (at := time.monotonic() - began) < self._seconds:
@@ -162,21 +162,19 @@ class VerifyRun:
         is_down = (lambda name: False) if self._nemesis is None else self._nemesis.is_down
         self._processes.check(is_down)
 
-    def _senders(self) -> list[Worker]:
+    def _senders(self) -> list[WorkerProcess]:
         return self._processes.workers("sender")
 
     def _are_sending(self) -> bool:
-        self._check_processes()
         journals = [sender.journal for sender in self._senders()]
         return all(path.exists() and path.stat().st_size for path in journals)
 
     def _wait_for(self, is_done: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
         while not is_done():
-            self._check_interrupt()
+            self._step()
             if time.monotonic() >= deadline:
-                raise NamespaceError(f"{what} did not start within {START_SECONDS_MAX:g} s")
-            time.sleep(_STEP_SECONDS)
+                raise NamespaceError(f"{what} did not start within {START_SECONDS_MAX:g}s")
 
     def _stop_senders(self) -> None:
         senders = self._senders()
@@ -199,7 +197,7 @@ class VerifyRun:
                 verdict = judge(read_journals(self._folder), late_seconds=LATE_SECONDS)
                 if not verdict.lost:
                     return ""
-        return f"messages were still under way after {self._drain_seconds:g} s"
+        return f"messages were still under way after {self._drain_seconds:g}s"
 
     def _journal_sizes(self) -> list[int]:
         return [path.stat().st_size for path in sorted(self._folder.glob("*.journal"))]

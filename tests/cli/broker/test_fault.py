@@ -294,6 +294,12 @@ def test_in_a_process_of_its_own_it_loads_no_sdk(broker: Broker, tmp_path: Path)
     assert (done.stdout, done.stderr) == ("[]\n0 False\n", "")
 
 
+def test_a_large_number_is_shown_in_full(pairbus: Run, broker: Broker) -> None:
+    pairbus("fault", "add", "slow", "--bytes-per-second", "12500000")
+
+    assert "bytes-per-second=12500000" in pairbus("fault", "list").out
+
+
 def test_clear_prints_json_for_programs(pairbus: Run, broker: Broker) -> None:
     pairbus("fault", "add", "hang", "--entity", "orders")
 

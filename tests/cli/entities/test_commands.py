@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -268,17 +267,14 @@ def test_nothing_is_deleted_if_stdin_is_not_a_terminal(
 def test_on_a_terminal_the_question_is_asked(
     pairbus: Run,
     broker: Broker,
-    monkeypatch: pytest.MonkeyPatch,
+    type_on_terminal: Callable[[str], None],
     answer: str,
     code: int,
     left: int,
 ) -> None:
-    screen, terminal = os.openpty()
-    os.write(screen, f"{answer}\n".encode())
-    with open(terminal, encoding="utf-8") as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        done = pairbus("entities", "delete", "--all")
-    os.close(screen)
+    type_on_terminal(answer)
+
+    done = pairbus("entities", "delete", "--all")
 
     assert done.code == code
     assert f"Delete 2 entities of localhost:{broker.port} with all their messages?" in done.err

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusSubQueue
+from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from pairbus.broker import Broker, NamespaceOptions, Policy, QueueDescription, Right
-from pairbus.cli.messages import dead_letter_moves, dead_letters
+from pairbus.cli.messages import dead_letter_moves
 from pairbus.fast.errors import SettleFailed
 from pairbus.fast.receiver import Receiver
 from tests.cli.conftest import Run
@@ -238,6 +240,24 @@ def test_a_resubmit_that_fails_half_way_removes_just_what_was_accepted(
     assert again.out == f"purged {len(left)} messages\n", "nothing is locked"
 
 
+def test_an_outage_says_how_many_were_purged_before_it(
+    pairbus: Run, dead_lettered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, receive = count(1), Receiver.receive
+
+    def receive_once(self: Receiver, most: int, **wait: float) -> list[Any]:
+        if next(calls) > 1:
+            raise ServiceBusConnectionError(message="gone")
+        return receive(self, 1, **wait)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Receiver, "receive", receive_once)
+        done = pairbus("dead-letters", "purge", dead_lettered, "--yes")
+
+    assert done.err.startswith("pairbus: purged 1 message, then: cannot reach localhost")
+    assert len(dead(pairbus, dead_lettered)) == 5
+
+
 def test_an_interrupt_between_sending_and_removing_leaves_the_message_in_both_places(
     pairbus: Run, dead_lettered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,17 +374,14 @@ def test_a_policy_without_manage_must_choose_what_happens_to_message_ids(
 
 
 def test_purging_asks_first(
-    pairbus: Run, dead_lettered: str, monkeypatch: pytest.MonkeyPatch
+    pairbus: Run, dead_lettered: str, type_on_terminal: Callable[[str], None]
 ) -> None:
-    asked = []
-    monkeypatch.setattr(dead_letters, "confirm", asked.append)
+    type_on_terminal("y")
 
-    assert (
-        pairbus("dead-letters", "purge", dead_lettered, "--reason", "worse").out
-        == "purged 2 messages\n"
-    )
+    done = pairbus("dead-letters", "purge", dead_lettered, "--reason", "worse")
 
-    assert asked == [f"Delete 2 messages of the dead-letter queue of {dead_lettered!r}?"]
+    assert done.out == "purged 2 messages\n"
+    assert f"Delete 2 messages of the dead-letter queue of {dead_lettered!r}?" in done.err
     assert dead(pairbus, dead_lettered) == [1, 2, 3, 4]
 
 

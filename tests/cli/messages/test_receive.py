@@ -11,14 +11,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+from azure.servicebus.exceptions import SessionLockLostError
 
 from pairbus.broker import Broker, QueueDescription
 from pairbus.cli.message_client import connect
@@ -442,8 +445,6 @@ def test_a_refusal_of_the_namespace_is_one_line(pairbus: Run, queue: str) -> Non
 
 
 def test_bodies_that_are_not_plain_data_say_so(pairbus: Run, namespace: Broker, queue: str) -> None:
-    from azure.servicebus.amqp import AmqpAnnotatedMessage
-
     with (
         ServiceBusClient.from_connection_string(namespace.connection_string) as client,
         client.get_queue_sender(queue) as sender,
@@ -454,3 +455,71 @@ def test_bodies_that_are_not_plain_data_say_so(pairbus: Run, namespace: Broker, 
     value, binary = forms(pairbus("receive", queue, "--count", "2", "--json").out)
     assert (value["bodyType"], value["bodyEncoding"]) == ("value", "base64")
     assert (binary["body"], binary["bodyEncoding"]) == ("/w==", "base64")
+
+
+def test_what_is_written_and_cannot_be_completed_is_counted(
+    pairbus: Run, namespace: Broker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent(pairbus, "sorted", 2, "--session-id", "a")
+
+    def lose(*_: object) -> None:
+        raise SessionLockLostError(message="the lock is lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ServiceBusReceiver, "complete_message", lose)
+        done = pairbus("receive", "sorted", "--session-id", "a", "--count", "2", "--json")
+    again = pairbus("receive", "sorted", "--session-id", "a", "--count", "2", "--json")
+
+    assert done.code == 1
+    written = len(forms(done.out))
+    assert done.err.startswith(
+        f"pairbus: {written} message{'s were' if written > 1 else ' was'} written but not "
+        "completed, and will be delivered again: the lock is lost"
+    )
+    assert len(forms(again.out)) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"value_body": {"a": [1, "text", None, {"TYPE": "LONG", "VALUE": 2**40}, 1.5]}},
+        {"value_body": "text"},
+        {"value_body": None},
+        {"value_body": b"\xff"},
+        {"sequence_body": [[1, "text"], [b"\xff"]]},
+        {"data_body": b"\xff", "application_properties": {"list": [1, "a"], "map": {"a": 1}}},
+        {"data_body": "text", "application_properties": {"int": 1, "id": UUID(int=5)}},
+    ],
+    ids=str,
+)
+def test_a_message_of_a_session_is_received_as_it_is_peeked_at(
+    pairbus: Run, namespace: Broker, queue: str, content: dict[str, Any]
+) -> None:
+    """Whatever its body and its properties: once it is deleted, there is no other copy."""
+    with (
+        ServiceBusClient.from_connection_string(namespace.connection_string) as client,
+        client.get_queue_sender("sorted") as sender,
+    ):
+        properties = AmqpMessageProperties(
+            group_id="s", content_encoding="gzip", user_id=b"\x00", subject="new"
+        )
+        sender.send_messages(AmqpAnnotatedMessage(**content, properties=properties))
+
+    [peeked] = forms(pairbus("peek", "sorted", "--json").out)
+    [received] = forms(pairbus("receive", "sorted", "--next-session", "--delete", "--json").out)
+
+    assert received == peeked
+
+
+def test_a_decimal_that_the_sdk_can_read_is_a_string(
+    pairbus: Run, queue: str, stdin: Callable[[bytes], None]
+) -> None:
+    not_a_number = {"type": "decimal128", "value": "7c" + 15 * "00"}
+    message = {"body": "x", "sessionId": "s", "applicationProperties": {"price": not_a_number}}
+    stdin(json.dumps(message).encode())
+    assert pairbus("send", "sorted", "--json-lines").code == 0
+
+    done = pairbus("receive", "sorted", "--next-session", "--delete", "--json")
+
+    [received] = forms(done.out)
+    assert received["applicationProperties"] == {"price": "NaN"}

@@ -252,7 +252,7 @@ def test_a_usage_error_is_one_line_and_nothing_is_sent(
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b"{", "not JSON"),
+        (b"{", "not JSON: Expecting property name enclosed in double quotes (column 2)"),
         (b"[1]", 'must be an object such as {"body": "text"}'),
         (b"\xff", "is not UTF-8"),
         (b'{"body": 5, "bodyEncoding": "base64"}', "body: must be a string in base64"),

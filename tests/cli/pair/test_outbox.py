@@ -66,6 +66,17 @@ def test_list_shows_what_waits_and_what_is_held(pairbus, file):
     assert second
 
 
+def test_a_message_that_cannot_be_read_is_shown_with_its_bytes(pairbus, tmp_path):
+    outbox = OutboxFile(tmp_path / "outbox.db", namespace="localhost")
+    outbox.put("orders", [("1", b"\xff")])
+    outbox.close()
+
+    [shown] = lines(pairbus("outbox", "show", str(tmp_path / "outbox.db"), "--json").out)
+
+    assert "a message of 'orders' cannot be read" in shown["unreadable"]
+    assert shown["encodedMessage"] == "/w=="
+
+
 @pytest.mark.parametrize(
     ("words", "ids"),
     [

@@ -54,23 +54,32 @@ def live(console):
 
 
 def shown(live, console):
-    with console.capture() as captured:
-        console.print(live._view())
-    return captured.get()
+    """The last view, which stays on the terminal."""
+    live.close()
+    return console.file.getvalue().rpartition("syphon contoso")[2]
 
 
-def test_the_live_view_shows_what_is_waited_for_why_and_when_the_next_try_is(live, console):
+def wait_for_the_primary(live):
     down = Destination("orders")
     down.failed(Failure.THROTTLED, now=0, detail=REASON)
     live.round_ended(round_ended(receipt(ReceiptOutcome.WAITING, 70), destination=down))
     live.waiting((Waiting(name="the primary contoso", reason=REASON, next_try=time.time() + 40.4),))
 
+
+def test_the_live_view_shows_what_is_waited_for_why_and_when_the_next_try_is(live, console):
+    wait_for_the_primary(live)
+
     text = shown(live, console)
 
-    assert "waiting for the primary contoso, next try in 40 s" in text
+    assert "waiting for the primary contoso, next try in 40s" in text
     assert text.count("and ends") == 2, "the whole reason, of the primary and the destination"
     assert "checked of contoso: the key or identity" in text
+
+
+def test_the_live_view_shows_when_the_wait_is_over(live, console):
+    wait_for_the_primary(live)
     live.waiting(())
+
     assert "bringing home" in shown(live, console)
 
 

@@ -171,8 +171,9 @@ def script(
 ) -> None:
     """Start faults on a timeline.
 
-    \b
     The file contains faults in the form of `pairbus fault list --json`, each with its time:
+
+    \b
       [{"at": 0, "kind": "throttle", "rate": 0.2, "seconds": 30},
        {"at": 60, "kind": "restart"}]
 
@@ -321,7 +322,7 @@ def _option_name(setting: str) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.12g}"  # without an exponent
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

@@ -53,7 +53,10 @@ class FaultClient:
             with HttpClient.for_target(self._target, seconds=self._seconds) as client:
                 return client.request(method, path, body=data, headers=headers)
         except NamespaceError as error:
-            raise NamespaceError(cannot_reach(self._target, str(error))) from error
+            text = cannot_reach(self._target, str(error))
+            if text.endswith("?"):  # refused
+                text += " The fault `unreachable` closes it until its duration is over."
+            raise NamespaceError(text) from error
 
     def _check(self, response: HttpResponse) -> dict[str, Any]:
         address, answer = self._target.address, _json(response)

@@ -288,8 +288,8 @@ def rule(
 
     \b
     Examples:
-      pairbus entities create rule events audit big --sql "amount > 1000" --replace-default
-      pairbus entities create rule events audit eu --subject order --property region=eu
+      pairbus entities create rule events audit big --sql "amount > 1000"
+      pairbus entities create rule events audit eu -p region=eu --replace-default
     """
     matching = correlation.parse()
     if sql is not None and matching:

@@ -10,8 +10,8 @@ This module loads the SDK: import it only to move messages.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -93,7 +93,8 @@ def resubmit(
                 received, receiver, sender, target, destination, result, new_ids=new_ids
             )
 
-        _for_each_locked(client, target, path, wanted, make_act, result, advance)
+        with _counted_in_errors("resubmitted", result):
+            _for_each_locked(client, target, path, wanted, make_act, result, advance)
     return result
 
 
@@ -106,8 +107,20 @@ def purge(
     def make_act(receiver: Receiver) -> Act:
         return lambda received: _purge_batch(received, receiver, result)
 
-    _for_each_locked(client, target, path, wanted, make_act, result, advance)
+    with _counted_in_errors("purged", result):
+        _for_each_locked(client, target, path, wanted, make_act, result, advance)
     return result
+
+
+@contextmanager
+def _counted_in_errors(what: str, result: Result) -> Iterator[None]:
+    """An error says how many messages were moved before it."""
+    try:
+        yield
+    except NamespaceError as error:
+        if not result.done:
+            raise
+        raise NamespaceError(f"{what} {format_count(result.done)}, then: {error}") from error
 
 
 def _for_each_locked(
@@ -168,9 +181,7 @@ def _purge_batch(received: list[ReceivedMessage], receiver: Receiver, result: Re
         receiver.complete(received)
     except SettleFailed as failed:
         result.done += len(received) - len(failed.failed)
-        raise NamespaceError(
-            f"purged {format_count(result.done)}, then: {failed.error}"
-        ) from failed
+        raise
     result.done += len(received)
 
 
@@ -208,9 +219,8 @@ def _resubmit_batch(
             [one for index, (one, _) in enumerate(ready) if index in accepted], receiver, result
         )
         _release(receiver, [one for index, (one, _) in enumerate(ready) if index not in accepted])
-        raise NamespaceError(
-            failed.text(f"resubmitted {format_count(result.done)}, then:")
-        ) from failed
+        raise NamespaceError(failed.text("")) from failed
+    # If the process dies here, the messages are in both places.
     _complete([one for one, _ in ready], receiver, result)
 
 

@@ -89,7 +89,7 @@ def list_(
     Examples:
       pairbus dead-letters list orders
       pairbus dead-letters list events audit --reason MaxDeliveryCountExceeded
-      pairbus dead-letters list orders --where "amount > 1000" --older-than 1d --json
+      pairbus dead-letters list orders --where "amount > 1000" --json
     """
     target, path = connection.target, parse_entity_path(entity, subscription, sub_queue)
     filter = filters.parse()

@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from uuid import UUID
 
 from pairbus.errors import UsageError
 from pairbus.fast.columns import COLUMNS, NAMES, reader_of
@@ -130,7 +129,7 @@ def _base64(value: bytes) -> str:
 
 
 def amqp_typed(value: Any) -> Typed:
-    """The AMQP type and text of a plain value. Raises ValueError."""
+    """The AMQP type and text of a value of JSON. Raises ValueError."""
     match value:
         case None:
             return "null", None
@@ -142,13 +141,6 @@ def amqp_typed(value: Any) -> Typed:
             return "double", repr(value)
         case str():
             return "string", value
-        case UUID():
-            return "uuid", str(value)
-        case bytes():  # the official SDK returns strings and binaries as bytes
-            try:
-                return "string", value.decode()
-            except UnicodeDecodeError:
-                return "binary", _base64(value)
         case {"type": str(kind), "value": str() | None as text, **rest} if not rest:
             return kind, text
     raise ValueError(
@@ -161,6 +153,8 @@ def parse_line(text: str, where: str) -> Row:
     """A line of JSON as a row to send. Raises UsageError, which begins with `where`."""
     try:
         fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: not JSON: {error}") from None
     if not isinstance(fields, dict):

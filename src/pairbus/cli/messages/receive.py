@@ -15,7 +15,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count as counting
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -257,6 +257,7 @@ class _Receive:
             self._to_abandon += locked
             self.done += len(locked)
             return
+        # If the process dies here, the messages are written, and delivered again.
         try:
             with self._outages_waited_out():
                 self._settle(locked)
@@ -314,9 +315,8 @@ def _print(messages: list[MessageJson], *, as_json: bool) -> None:
         for message in messages:
             print_message(message, as_json=as_json)
         sys.stdout.flush()
-        with suppress(AttributeError, ValueError):  # not a real file, in a test or a notebook
-            if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
-                os.fsync(sys.stdout.fileno())
+        if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
+            os.fsync(sys.stdout.fileno())
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -87,8 +87,9 @@ def send(
     \b
     Examples:
       pairbus send orders "Hello"
-      pairbus send orders --file order.json --content-type application/json --subject new
-      pairbus send orders "later" -p amount:int=5 --session-id s1 --ttl 1h --scheduled 10m
+      pairbus send orders --file order.json --content-type application/json
+      pairbus send orders "later" --scheduled 10m --ttl 1h -p amount:int=5
+      pairbus send sorted "first" --session-id s1
       seq 1000 | pairbus send orders --lines
       pairbus peek orders --json | pairbus send copies --json-lines
     """

@@ -19,8 +19,6 @@ from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.message_client import connect, sdk_client
 from pairbus.cli.messages.message_json import (
     MessageJson,
-    Row,
-    amqp_typed,
     row_of,
     to_json,
     unreadable,
@@ -28,11 +26,12 @@ from pairbus.cli.messages.message_json import (
 from pairbus.cli.messages.settlement import SettlementAction
 from pairbus.cli.target import Target
 from pairbus.fast.connection import attach_each
+from pairbus.fast.errors import SettleFailed
 from pairbus.fast.message import ReceivedMessage
-from pairbus.fast.rows import DATA_BODY, STATES, UnreadableMessage, read
+from pairbus.fast.rows import UnreadableMessage, read
+from pairbus.fast.sdk_rows import row_of_sdk
 
 CREDIT_MAX: Final = 100
-_MICROSECONDS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,12 @@ class Source(ABC):
     @abstractmethod
     def settle(
         self, locked: list[Locked], settlement: SettlementAction, *, reason: str, description: str
-    ) -> None: ...
+    ) -> None:
+        """Raises SettleFailed."""
 
     @abstractmethod
     def release(self, locked: list[Locked]) -> None:
-        """Release messages without counting a delivery, if possible. Never raises."""
+        """Releases messages without counting a delivery, if possible. Never raises."""
 
     def rest(self) -> list[Locked]:
         """Stops receiving, if the service deletes what it delivers. Returns what has come and was
@@ -126,9 +126,9 @@ class FastSource(Source):
     def settle(
         self, locked: list[Locked], settlement: SettlementAction, *, reason: str, description: str
     ) -> None:
-        handles = [one.handle for one in locked]
         if self._deletes:
             return
+        handles = [one.handle for one in locked]
         if settlement is SettlementAction.DEAD_LETTER:
             self._receiver.dead_letter(handles, reason=reason, description=description)
         elif settlement is SettlementAction.ABANDON:
@@ -153,6 +153,7 @@ class SessionSource(Source):
     ) -> None:
         """Without an id, the next session that is not locked."""
         super().__init__()
+        self._path = path.path
         self._deletes = delete
         client = self._stack.enter_context(sdk_client(target))
         mode = ServiceBusReceiveMode
@@ -180,68 +181,28 @@ class SessionSource(Source):
                 return []  # no session has a message
             raise
         self.is_idle = self.waits_in_one_piece = False
-        return [Locked(to_json(_row(message)), message) for message in found]
+        return [Locked(to_json(row_of_sdk(message)), message) for message in found]
 
     def settle(
         self, locked: list[Locked], settlement: SettlementAction, *, reason: str, description: str
     ) -> None:
-        for one in [] if self._deletes else locked:
-            if settlement is SettlementAction.DEAD_LETTER:
-                self._receiver.dead_letter_message(
-                    one.handle, reason=reason, error_description=description
-                )
-            elif settlement is SettlementAction.ABANDON:
-                self._receiver.abandon_message(one.handle)
-            else:
-                self._receiver.complete_message(one.handle)
+        if self._deletes:
+            return
+        for index, one in enumerate(locked):
+            try:
+                if settlement is SettlementAction.DEAD_LETTER:
+                    self._receiver.dead_letter_message(
+                        one.handle, reason=reason, error_description=description
+                    )
+                elif settlement is SettlementAction.ABANDON:
+                    self._receiver.abandon_message(one.handle)
+                else:
+                    self._receiver.complete_message(one.handle)
+            except ServiceBusError as error:
+                left = [(each.handle, error) for each in locked[index:]]
+                raise SettleFailed(self._path, left) from error
 
     def release(self, locked: list[Locked]) -> None:
         for one in [] if self._deletes else locked:
             with suppress(ServiceBusError, ValueError):  # settled already, or its lock is lost
                 self._receiver.abandon_message(one.handle)
-
-
-def _row(message: Any) -> Row:
-    """A message of the SDK as a row. The SDK does not keep AMQP types that Python lacks."""
-    body_type = str(getattr(message.body_type, "value", message.body_type))
-    raw = message.raw_amqp_message
-    times = {
-        "scheduledEnqueueTime": message.scheduled_enqueue_time_utc,
-        "enqueuedTime": message.enqueued_time_utc,
-    }
-    life = message.time_to_live
-    return {
-        "messageId": _text(message.message_id),
-        "correlationId": _text(message.correlation_id),
-        "subject": message.subject,
-        "contentType": message.content_type,
-        "to": message.to,
-        "replyTo": message.reply_to,
-        "replyToSessionId": message.reply_to_session_id,
-        "sessionId": message.session_id,
-        "partitionKey": message.partition_key,
-        "timeToLive": None if life is None else round(life.total_seconds() * 1000),
-        "applicationProperties": [
-            (str(_text(name)), amqp_typed(value))
-            for name, value in (message.application_properties or {}).items()
-        ],
-        "sequenceNumber": message.sequence_number,
-        "enqueuedSequenceNumber": message.enqueued_sequence_number,
-        "state": STATES[int(message.state)],
-        "deliveryCount": message.delivery_count,
-        "deadLetterReason": message.dead_letter_reason,
-        "deadLetterErrorDescription": message.dead_letter_error_description,
-        "deadLetterSource": message.dead_letter_source,
-        "body": b"".join(raw.body) if body_type == "data" else str(message).encode(),
-        "bodyType": DATA_BODY,
-        **{
-            name: None if time is None else round(time.timestamp() * _MICROSECONDS)
-            for name, time in times.items()
-        },
-    }
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return None if value is None else str(value)

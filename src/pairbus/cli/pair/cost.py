@@ -116,7 +116,7 @@ def cost(
     \b
     Examples:
       pairbus cost --backlog-queues 10
-      pairbus cost --messages-per-day 1000000 --outage 4h --entities 5 --clients 20
+      pairbus cost --messages-per-day 1000000 --outage 4h --clients 20
       pairbus cost --messages-per-day 1000000 --outage 4h --plot cost.svg
       pairbus cost --ledger ./ledger --prices our-prices.toml --json
     """

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.cli.entity_path import EntityPath
 from pairbus.cli.message_client import BatchFailed, connect, explain_errors, send_batch
-from pairbus.cli.messages.message_json import MessageJson, format_time, to_json_if_readable
+from pairbus.cli.messages.message_json import (
+    MessageJson,
+    format_time,
+    to_json_if_readable,
+    unreadable,
+)
 from pairbus.cli.messages.table import escape_control, print_message
 from pairbus.cli.output import (
     format_count,
@@ -306,6 +311,7 @@ def _send(
         failure = failed.text("")
     except NamespaceError as error:
         accepted, failure = [], str(error)
+    # If the process dies here, they are sent again, under the same ids.
     outbox.delete(accepted)
     return len(accepted), failure
 
@@ -332,5 +338,5 @@ def _content(message: StoredMessage) -> MessageJson:
     try:
         found = to_json_if_readable(read(message.amqp, entity=message.entity))
     except UnreadableMessage as error:
-        return {"unreadable": str(error)}
+        found = unreadable(message.amqp, None, error)
     return {name: value for name, value in found.items() if value is not None and name != "state"}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import typer
 
@@ -29,7 +29,7 @@ from pairbus.cli.pair.status_sources import (
     sum_metrics,
 )
 from pairbus.cli.pair.status_view import PairSnapshot, Process, to_json, to_tables
-from pairbus.cli.pair.targets import ObservedPair, ObserveOptions, observe, parse_pair
+from pairbus.cli.pair.targets import SECONDARY, ObservedPair, ObserveOptions, observe, parse_pair
 from pairbus.cli.parse import parse_positive_duration
 from pairbus.cli.shared_options import AS_JSON, flatten_options, option
 from pairbus.cli.target import Target
@@ -102,7 +102,7 @@ def _ask(pair: ObservedPair, *, peek: int, seconds: float) -> PairSnapshot:
     calls: dict[str, Callable[[], Any]] = {}
     for role, target in pair.targets.items():
         calls[role] = partial(probe, role, target, seconds=seconds)
-    if (secondary := pair.targets.get("secondary")) is not None:
+    if (secondary := pair.targets.get(SECONDARY)) is not None:
         calls["backlog"] = partial(
             read_backlog, secondary, pair.primary_names, peek=peek, seconds=seconds, now=now
         )
@@ -132,7 +132,7 @@ def _with_rights(
     seconds: float,
 ) -> dict[str, NamespaceState]:
     """Checks the right on the primaries. This comes after the backlog, which names entities."""
-    primaries = [role for role in namespaces if role != "secondary"]
+    primaries = [role for role in namespaces if role != SECONDARY]
     calls: dict[str, Callable[[], Any]] = {}
     for role, name in zip(primaries, pair.primary_names or (), strict=False):
         if namespaces[role].is_reachable:
@@ -237,7 +237,7 @@ def _with_rate(before: PairSnapshot | None, now: PairSnapshot) -> PairSnapshot:
 # -- watching -----------------------------------------------------------------------------------
 
 
-def _watch(ask: Callable[[], PairSnapshot], interval: float, *, as_json: bool) -> None:
+def _watch(ask: Callable[[], PairSnapshot], interval: float, *, as_json: bool) -> NoReturn:
     """Until Ctrl-C."""
     with _screen(as_json=as_json) as show:
         before: PairSnapshot | None = None

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pairbus.cli.messages.table import escape_control
-from pairbus.cli.output import format_duration, make_table
+from pairbus.cli.output import format_duration, format_milliseconds, make_table
 from pairbus.cli.pair.status_sources import Backlog, BacklogState, NamespaceState, ProcessMetrics
 from pairbus.cli.pair.syphon_progress import unproven
+from pairbus.cli.pair.targets import SECONDARY
 from pairbus.json_style import utc_text
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class PairSnapshot:
 
     @property
     def has_secondary(self) -> bool:
-        return any(one.role == "secondary" for one in self.namespaces)
+        return any(one.role == SECONDARY for one in self.namespaces)
 
     @property
     def has_metrics(self) -> bool:
@@ -160,7 +161,7 @@ def to_tables(status: PairSnapshot) -> Group:
         parts.append(_namespaces(status))
         rights = {one.role: one.checked for one in status.namespaces if one.checked is not None}
         parts += map(Text, unproven(rights))
-        for role in ("primary", "secondary"):
+        for role in ("primary", SECONDARY):
             if not any(one.role.startswith(role) for one in status.namespaces):
                 parts.append(
                     Text(
@@ -180,12 +181,8 @@ def _namespaces(status: PairSnapshot) -> Table:
         state = "reachable" if one.is_reachable else "unreachable"
         state = f"{state}: {one.error}" if one.error else state
         times = (one.connect_seconds, one.round_trip_seconds)
-        table.add_row(one.role, one.address, state, *map(_milliseconds, times))
+        table.add_row(one.role, one.address, state, *map(format_milliseconds, times))
     return table
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1000:.1f}ms"
 
 
 def _backlog(status: PairSnapshot) -> list[Table | Text]:

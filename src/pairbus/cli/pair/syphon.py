@@ -40,14 +40,13 @@ from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_ex
 from pairbus.spark.session import check_session, require_spark, syphon_session
 from pairbus.syphon.discovery import ListedQueues, backlog_queues, namespace_of
 from pairbus.syphon.job import Job
+from pairbus.syphon.long_poll import ANSWER_SECONDS
 from pairbus.syphon.metrics import SyphonMetrics
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Receipt, RoundEnded
-from pairbus.syphon.rights import ANSWER_SECONDS, MissingRight, check_right, destinations_in_backlog
+from pairbus.syphon.rights import MissingRight, check_right, destinations_in_backlog
 from pairbus.syphon.runner import SparkRunner
 
-ROUND_SECONDS: Final = 1.75
-"""A stop waits for the current round and then for Spark. It may take five seconds in total."""
 COUNT_SECONDS_MAX: Final = 1.0
 _MASTER: Final = re.compile(
     r"""local
@@ -116,7 +115,7 @@ def syphon(pair: PairOptions, job_options: JobOptions, as_json: bool = AS_JSON) 
       pairbus syphon --once --ledger ./ledger
       pairbus syphon --master spark://HOST:7077 --json
     """
-    _check_master(job_options.master)
+    check_master(job_options.master)
     targets = parse_pair(pair)
     secondary = _check(targets)
     if job_options.ledger_messages and job_options.ledger is None:
@@ -127,14 +126,13 @@ def syphon(pair: PairOptions, job_options: JobOptions, as_json: bool = AS_JSON) 
     options = SyphonOptions(
         primaries={name: address_of(target) for name, target in targets.primaries.items()},
         secondary=address_of(secondary),
-        round_seconds=ROUND_SECONDS,
         shares=job_options.shares,
         ttl_keeps_running=job_options.keep_ttl_running,
     )
     _run(options, targets, secondary, job_options, as_json=as_json)
 
 
-def _check_master(master: str | None) -> None:
+def check_master(master: str | None) -> None:
     """Spark takes long to start, and then reports an unknown master as an error of Java."""
     if master is not None and not _MASTER.fullmatch(master):
         raise UsageError(
@@ -183,28 +181,26 @@ def _run(
         rights = _check_rights(options, targets, queues)
         count_backlog = partial(_count_backlog, secondary, primaries)
         count = BacklogCounter(count_backlog)
-        progress = make_progress(as_json=as_json, count=count)
         ready = Ready(
             primaries=primaries,
             queues=len(queues),
             others=list_queues.others,
             rights=rights.checked,
         )
-        if job_options.once and _is_empty(options, queues):
-            # Spark takes long to start.
-            with closing(progress):
+        with closing(make_progress(as_json=as_json, count=count)) as progress:
+            if job_options.once and _is_empty(options, queues):
+                # Spark takes long to start.
                 progress.begin(ready)
                 if ledger is not None:
                     ledger.close()
                 progress.end((), {})
-            return
-        try:
+                return
             with (
                 _one_line_errors(),
                 # Before Spark starts, which takes long: the port may be taken.
                 _serve_metrics(job_options, primaries, count) as metrics,
                 # While Spark starts or stops, a signal ends the command at once.
-                graceful_stop(is_idle=lambda: True),
+                graceful_stop(is_idle=lambda: True) as starting,
                 syphon_session(job_options.master) as spark,
             ):
                 spark.sparkContext.setLogLevel("ERROR")
@@ -239,14 +235,13 @@ def _run(
                     observers.insert(0, metrics)
                 for name, error in rights.unreachable.items():
                     job.primary_lost(name, error)
+                starting.exit()  # the bridge to Java may have swallowed the exception of a signal
                 with graceful_stop(on_request=stop):
                     progress.begin(ready)
                     receipts = job.run(once=job_options.once)
             # A stop must be quick, even if the secondary does not answer.
             left = answer_within(COUNT_SECONDS_MAX, count_backlog)
             progress.end(receipts, left)
-        finally:
-            progress.close()
         _report_failures(job, receipts, is_once=job_options.once, as_json=as_json)
 
 
@@ -307,7 +302,7 @@ def _list_once(list_queues: ListedQueues, secondary: Target) -> list[str]:
 def _is_empty(options: SyphonOptions, queues: Sequence[str]) -> bool:
     """Whether all backlog queues are empty. Azure's counts may lag, so this peeks at them."""
     with suppress(AzureError), options.secondary.client(timeout_seconds=ANSWER_SECONDS) as client:
-        return not any(client.management(queue).peek(0, 1) for queue in queues)
+        return not any(client.first_messages(queues))
     return False
 
 

@@ -15,7 +15,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from pairbus.cli.output import make_table
+from pairbus.cli.output import format_duration, make_table
 from pairbus.cli.pair.syphon_progress import (
     COUNT_SECONDS,
     BacklogCounts,
@@ -169,7 +169,7 @@ class LiveProgress(Progress):
         first = min(self._waits, key=lambda each: each.next_try)
         more = f" and {len(self._waits) - 1} more" if len(self._waits) > 1 else ""
         seconds = max(round(first.next_try - time.time()), 0)
-        return f"waiting for {first.name}{more}, next try in {seconds} s"
+        return f"waiting for {first.name}{more}, next try in {format_duration(seconds)}"
 
     def _rate(self) -> float:
         now = time.monotonic()

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from pairbus.cli.administration import administration_client
 from pairbus.cli.http import metrics_url
@@ -17,7 +18,9 @@ from pairbus.cli.target import ENVIRONMENT, Target, parse_target, split_targets
 from pairbus.errors import UsageError
 from pairbus.fast.address import Address
 
-ENTITIES_MAX = 20
+ENTITIES_MAX: Final = 20
+SECONDARY: Final = "secondary"
+"""The role of that namespace. A primary's role is `primary`, with its name if there are several."""
 
 
 @option_group
@@ -89,7 +92,7 @@ def observe(given: PairTargets, options: ObserveOptions) -> ObservedPair:
         for name, target in given.primaries.items()
     }
     if given.secondary is not None:
-        roles["secondary"] = given.secondary
+        roles[SECONDARY] = given.secondary
     urls = tuple(metrics_url(url) for text in options.metrics or () for url in text.split())
     if not roles and not urls:
         raise UsageError(
@@ -132,7 +135,7 @@ def parse_pair(options: PairOptions) -> PairTargets:
         primaries[name] = target
     secondary = None
     if options.secondary and options.secondary.strip():
-        secondary = _parse(options.secondary, options.secondary_ca_file, "secondary")
+        secondary = _parse(options.secondary, options.secondary_ca_file, SECONDARY)
     return PairTargets(primaries=primaries, secondary=secondary, names=names or tuple(primaries))
 
 
