@@ -1,6 +1,6 @@
 """Runs all benchmarks, keeps their results as JSON, and writes docs/benchmarks.md from those.
 
-python benchmarks/bench.py                      about 20 minutes on an idle machine
+python benchmarks/bench.py                      about half an hour on an idle machine
 python benchmarks/bench.py --quick              a minute or two; writes nothing that is kept
 python benchmarks/bench.py --only distance      one of them, and the page
 python benchmarks/bench.py --page               only the page, from the results that are kept
@@ -32,13 +32,13 @@ DOCS = HERE.parent / "docs"
 PAGE = "benchmarks.md"
 INTERRUPTED = 130
 
-# With the rounds that fit into 20 minutes together.
+# With the rounds that fit into half an hour together.
 PROGRAMS: dict[str, tuple[report.Shape, tuple[str, ...]]] = {
     "broker": (report.tables, ("--rounds", "2")),
     "topics": (topics.tables, ("--rounds", "1")),
     "pairing": (pairing.tables, ("--rounds", "2", "--seconds", "2")),
     "syphon": (syphon.tables, ("--rounds", "2")),
-    "distance": (distance.tables, ("--rounds", "1")),
+    "distance": (distance.tables, ("--rounds", "3")),
 }
 assert {module.__name__ for module in (broker, distance, pairing, syphon, topics)} == set(PROGRAMS)
 

@@ -41,9 +41,9 @@ from pairing_ends import DISABLED, QUEUE, SHELLS, Ends, done
 from syphon_stage import backlog_message, data_section
 
 TABLE = Path(__file__).with_suffix(".json")
-MARGIN = 0.1
+MARGIN = 0.05
 SOURCE = str(ours.SOURCE / "pairbus")
-WAITING = f"{SOURCE}/amqp/client/"
+WAITING = tuple(f"{SOURCE}/amqp/client/{name}.py" for name in ("blocking", "transport"))
 
 SENDS = 50
 BATCH = 100

@@ -4,10 +4,10 @@ The calls are made by a process of its own, this file as a program. The turns ar
 order is shuffled, so that whatever else the machine does affects all alike. A turn of one sender is
 compared with the turn of the plain one that was next to it, and the median of those ratios counts.
 A second plain sender takes part: its difference from the first shows how precise the measurement
-is. Messages are made before the clock starts; filling a batch counts, because a paired sender's
-batch is one of ours. At the end, the same with an SDK that stops short of the wire: the additional
-processor time of the paired sender is then that of our own code, in a loop that keeps it in the
-processor's caches.
+is. Messages are made before the clock starts; filling a batch counts, because a paired sender
+fills a diverted one itself. At the end, the same with an SDK that stops short of the wire: the
+additional processor time of the paired sender is then that of our own code, in a loop that keeps it
+in the processor's caches.
 """
 
 from __future__ import annotations
