@@ -43,7 +43,7 @@ def main() -> None:
         primary.pair_namespace(options)
         with primary.get_queue_sender(asked.queue) as sender:
             for number in range(asked.count):
-                # The row's own id: with duplicate detection, a job that is repeated stores it once.
+                # The row's own id: with duplicate detection, a job that runs again stores it once.
                 sender.send_messages(ServiceBusMessage(f"row {number}", message_id=f"{number}"))
         status = primary.pairing.status()
         state = status.entity(asked.queue)

@@ -1,4 +1,4 @@
-"""Tests of an application that has to survive an outage, with the fixtures of pairbus.
+"""Tests of an application that must survive an outage, with the fixtures of pairbus.
 
 pytest examples/order_tests.py
 """
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.servicebus(queues=["orders"])
 
 
 def place_order(client: ServiceBusClient, order: str) -> None:
-    """The application: it knows nothing of pairs."""
+    """The application. It does not know that its client is paired."""
     with client.get_queue_sender("orders") as sender:
         sender.send_messages(ServiceBusMessage(order, message_id=order))
 

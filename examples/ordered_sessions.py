@@ -1,4 +1,4 @@
-"""Sessions whose messages arrive in the order in which they were sent, also over an outage.
+"""Sessions whose messages arrive in the order in which they were sent, even through an outage.
 
     python examples/ordered_sessions.py --queue accounts --count 50 --outbox accounts.outbox
 
@@ -55,7 +55,7 @@ def main() -> None:
             send_timeout=timedelta(seconds=30),
             fail_back="ordered",
             fail_back_pings=2,
-            fail_back_wait_max=timedelta(hours=1),  # then availability is worth more than order
+            fail_back_wait_max=timedelta(hours=1),  # after that, give up order
             outbox=Outbox(asked.outbox) if asked.outbox else None,
             observers=[report],
         )
@@ -63,7 +63,7 @@ def main() -> None:
         with primary.get_queue_sender(asked.queue) as sender:
             for number in range(asked.count):
                 account = f"account {number % 3}"
-                # An id of your own, and duplicate detection: a second copy is dropped.
+                # With your own id and duplicate detection, a second copy is dropped.
                 message = ServiceBusMessage(
                     f"entry {number}", session_id=account, message_id=f"{number}"
                 )

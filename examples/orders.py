@@ -2,7 +2,8 @@
 
     python examples/orders.py --count 100 --pause 0.1
 
-Take the primary down meanwhile: a local broker with `pairbus fault add unreachable --duration 15s`.
+Take the primary down while it runs: `pairbus fault add unreachable --duration 15s` does that to a
+local broker.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pairbus.events import Event, FailedBack, FailedOver
 
 
 def report(event: Event) -> None:
-    """Called in the sending thread or in the background one: be quick, and raise nothing."""
+    """Runs in the sending thread or in the background one, so it must be quick."""
     if isinstance(event, FailedOver):
         print(f"{event.path} fails: its messages go to {event.backlog_queue}", flush=True)
     elif isinstance(event, FailedBack):
@@ -37,7 +38,7 @@ def main() -> None:
         os.environ["PAIRBUS_SECONDARY"],
     )
     with (
-        # Few retries: an outage is for the pair to deal with.
+        # Only one retry: in an outage, the pair takes over.
         ServiceBusClient.from_connection_string(primary_string, retry_total=1) as primary,
         ServiceBusClient.from_connection_string(secondary_string) as secondary,
         ServiceBusAdministrationClient.from_connection_string(secondary_string) as manager,
@@ -52,7 +53,7 @@ def main() -> None:
         primary.pair_namespace(options)
         with primary.get_queue_sender(asked.queue) as sender:
             for number in range(asked.count):
-                # An id of your own makes a repeated send harmless, with duplicate detection.
+                # With your own id and duplicate detection, a message that is sent again is dropped.
                 sender.send_messages(ServiceBusMessage(f"order {number}", message_id=f"{number}"))
                 time.sleep(asked.pause)
         state = primary.pairing.status().entity(asked.queue)

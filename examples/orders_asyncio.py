@@ -1,4 +1,4 @@
-"""Many tasks that send through one paired client of asyncio.
+"""Many tasks that send through one paired asyncio client.
 
 python examples/orders_asyncio.py --tasks 20 --count 50
 """

@@ -2,9 +2,9 @@
 
     python examples/outbox.py outbox.db --count 100 --pause 0.1
 
-Take both namespaces down meanwhile: local brokers, each with `pairbus fault add unreachable
---duration 15s`. Stop the program before they are back. Start it again when they are back: it sends
-first what waits in the file.
+Take both namespaces down while it runs: `pairbus fault add unreachable --duration 15s` does that to
+a local broker. If you stop the program before they are back, start it again afterwards: it first
+sends what waits in the file.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pairbus.events import Event, OutboxOpened, StoredInOutbox
 
 
 def report(event: Event) -> None:
-    """Called in the sending thread or in the background one: be quick, and raise nothing."""
+    """Runs in the sending thread or in the background one, so it must be quick."""
     if isinstance(event, OutboxOpened):
         print(f"{event.waiting} orders of an earlier run are sent first", flush=True)
     elif isinstance(event, StoredInOutbox) and event.waiting == 1:

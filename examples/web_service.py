@@ -35,10 +35,10 @@ def main() -> None:
         options = SendAvailabilityPairedNamespaceOptions(
             manager,
             secondary,
-            failover_interval=timedelta(0),  # no request sees an error of the primary
+            failover_interval=timedelta(0),  # no request gets an error of the primary
             failover_scope="namespace",
             send_timeout=timedelta(seconds=5),
-            fail_back_pings=2,  # a primary that is up for a moment only is not worth going back to
+            fail_back_pings=2,  # do not go back to a primary that is up for a moment only
         )
         primary.pair_namespace(options)
 

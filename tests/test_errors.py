@@ -1,4 +1,4 @@
-"""What an error keeps alive."""
+"""What an error keeps in memory."""
 
 from __future__ import annotations
 

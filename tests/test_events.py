@@ -1,4 +1,4 @@
-"""Events are facts: values that compare, cannot be changed, and name the namespace they are of."""
+"""Events are facts: values that compare, cannot be changed, and name their namespace."""
 
 from __future__ import annotations
 

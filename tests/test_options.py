@@ -1,4 +1,4 @@
-"""Options are checked when they are made, and say what would have been right."""
+"""Options are checked when they are made, and the errors say what would be right."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pairbus.options import PairedNamespaceOptions, SendAvailabilityPairedNamesp
 
 
 class Manager:
-    """As much of an administration client as the options look at."""
+    """The part of an administration client that the options look at."""
 
     def get_queue(self, name: str) -> None: ...
 

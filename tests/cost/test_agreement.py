@@ -42,8 +42,9 @@ def send_all_kinds(sender):
 
 @pytest.fixture(scope="module")
 def outage():
-    """A pair's day: before, in and after an outage; then the syphon, and an application that
-    receives. What each has counted."""
+    """One day of a pair: before, during and after an outage, then the syphon, and an application
+    that receives. Returns what each of them has counted.
+    """
     with Broker(queues=["orders"], name="east") as east, Broker(name="west") as west:
         settings = {"backlog_queue_count": 2, "ping_primary_interval": timedelta(seconds=1)}
         with paired(east, west, **settings) as primary:
@@ -89,7 +90,7 @@ def take_all(client, count):
 
 
 def counted(outage, side, path):
-    """By all who are no broker, on the primary (0) or the secondary (1)."""
+    """The counts of everything except the brokers, on the primary (0) or the secondary (1)."""
     host = outage["hosts"][side]
     found = [outage["client"][side]]
     found += [one for who in ("syphon", "receiver") for one in outage[who] if one.namespace == host]
@@ -118,7 +119,7 @@ def test_the_secondary_counts_what_client_and_syphon_count(outage):
 
 @pytest.mark.req("M-02")
 def test_a_diverted_message_costs_four_operations(outage):
-    """In units: each of the eleven, and one more for each of the three that are large."""
+    """In units: one for each of the eleven, and one more for each of the three large ones."""
     east, west = outage["brokers"]
     into = sum(west.of(queue).send for queue in outage["queues"])
     out = sum(west.of(queue).receive for queue in outage["queues"])

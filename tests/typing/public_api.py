@@ -1,7 +1,5 @@
-"""The public API as an application uses it. Nobody runs this: `make check` reads its types.
-
-Where a line here stops to check, an application's line would as well.
-"""
+"""The public API as an application uses it. Nothing runs this file: `make check` checks its types.
+If a line here fails the check, an application's line would too."""
 
 from __future__ import annotations
 
