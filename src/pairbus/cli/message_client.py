@@ -207,7 +207,9 @@ def _similar_name(target: Target, entity: EntityPath) -> str:
             lambda admin: admin.names(EntityKind.SUBSCRIPTION, entity.entity),
             seconds=_HINT_SECONDS_MAX,
         )
-    return did_you_mean(entity.subscription or entity.entity, names)
+    name = entity.subscription or entity.entity
+    # `events/audit` is more like a subscription than like the topic `events`.
+    return did_you_mean(name, names) or did_you_mean(name.rpartition("/")[0], names)
 
 
 def topic_note(target: Target, entity: EntityPath) -> str | None:
