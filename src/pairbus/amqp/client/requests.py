@@ -17,7 +17,7 @@ from pairbus.amqp.client.links import ClientError, ClientReceiverLink, ClientSen
 from pairbus.amqp.codec.sections import APPLICATION_PROPERTIES, CORRELATION_ID, PROPERTIES, VALUE
 from pairbus.amqp.codec.types import Described, ULong
 from pairbus.amqp.codec.values import decode, encode
-from pairbus.amqp.outcomes import OutcomeKind
+from pairbus.amqp.outcomes import AmqpError, OutcomeKind
 
 _CREDIT: Final = 100
 
@@ -83,29 +83,15 @@ class RequestLinks:
     def ask(
         self, properties: Mapping[str, Any], body: Any, *, until: float, reply_to: bool = True
     ) -> Response:
-        connection, requests, answers = self._connection, self._requests, self._answers
         what = f"an answer of {self._address!r} to {properties.get('operation')!r}"
-        connection.wait(lambda: requests.credit > 0 or not self.alive, until, what)
-        self._check()
-        number = uuid4()
-        fields = _fields(number, self._address if reply_to else None)
-        delivery = requests.send(_request(fields, properties, body))
-        found: list[Response] = []
-
-        def is_answered() -> bool:
-            if answers.inbox:
-                taken, answers.inbox = answers.inbox, []
-                found.extend(answer for asked, answer in _responses(taken) if asked == number)
-                if answers.credit < _CREDIT // 2:
-                    answers.grant(_CREDIT)
-            return bool(found) or _is_refused(delivery) or not self.alive
-
-        connection.wait(is_answered, until, what)
-        if found:
-            return found[0]
-        self._check()
-        assert delivery.outcome is not None
-        raise RequestRefused(f"{self._address!r} refused the request", delivery.outcome.error)
+        pending = self.start([(properties, body)], reply_to=reply_to)
+        self._connection.wait(pending.proceed, until, what)
+        (answer,) = pending.answers()
+        if answer is None:
+            self._check()
+            (error,) = pending.refusals()
+            raise RequestRefused(f"{self._address!r} refused the request", error)
+        return answer
 
     def ask_all(
         self,
@@ -128,7 +114,7 @@ class RequestLinks:
     ) -> PendingRequests:
         """Like `ask_all`, for a caller that waits for several pairs of links at the same time."""
         reply_address = self._address if reply_to else None
-        return PendingRequests(self, self._requests, self._answers, asked, reply_address)
+        return PendingRequests(self._requests, self._answers, asked, reply_address)
 
     def _check(self) -> None:
         for link in (self._requests, self._answers):
@@ -140,13 +126,11 @@ class PendingRequests:
 
     def __init__(
         self,
-        links: RequestLinks,
         requests: ClientSenderLink,
         answers: ClientReceiverLink,
         asked: Sequence[tuple[Mapping[str, Any], Any]],
         reply_to: str | None,
     ) -> None:
-        self._links = links
         self._requests = requests
         self._answers = answers
         self._reply_to = reply_to
@@ -164,7 +148,7 @@ class PendingRequests:
             found.update((one, answer) for one, answer in _responses(taken) if one in sent)
             if answers.credit < _CREDIT // 2:
                 answers.grant(_CREDIT)
-        if not self._links.alive:
+        if not (requests.alive and answers.alive):
             return True
         waiting = sum(
             number not in found and not _is_refused(delivery) for number, delivery in sent.items()
@@ -181,6 +165,12 @@ class PendingRequests:
     def answers(self) -> list[Response | None]:
         """In the order of the requests; None for one that was not answered."""
         return [*map(self._found.get, self._sent), *[None] * len(self._left)]
+
+    def refusals(self) -> list[AmqpError | None]:
+        """Why requests were refused."""
+        return [
+            one.outcome.error for one in self._sent.values() if one.outcome and _is_refused(one)
+        ]
 
 
 def _fields(number: UUID, reply_to: str | None) -> list[Any]:
