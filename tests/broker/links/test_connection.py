@@ -9,7 +9,9 @@ import pytest
 from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong, UShort
 from pairbus.amqp.frames import AMQP_HEADER, SASL_HEADER, decode_performative, encode_frame
 from pairbus.broker import Broker, Limits
+from pairbus.broker.connection_limit import ConnectionLimit
 from pairbus.broker.links import amqp_connection as connection_module
+from pairbus.broker.links.amqp_connection import AmqpConnection
 
 HANDSHAKE = (
     SASL_HEADER
@@ -178,6 +180,56 @@ def test_before_its_token_a_client_has_a_handful_of_links_and_little_memory(capl
         "resource-limit-exceeded: link 'l8' is one too many: a connection may have 8",
         "resource-limit-exceeded: messages of more than 65536 bytes are incomplete",
     ]
+
+
+class Transport:
+    """The socket of a client that is not read while `is_paused`."""
+
+    is_paused = False
+
+    def pause_reading(self):
+        self.is_paused = True
+
+    def resume_reading(self):
+        self.is_paused = False
+
+    def is_closing(self):
+        return False
+
+    def get_extra_info(self, name):
+        return ("127.0.0.1", 1)
+
+    def set_write_buffer_limits(self, *, high):
+        pass
+
+    def write(self, data):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("handshake", "is_paused"),
+    [(HANDSHAKE, True), (WITH_KEY, False)],
+    ids=["without a token", "with a token"],
+)
+def test_before_its_token_a_client_may_have_few_bytes_of_requests_waiting(
+    world, handshake, is_paused
+):
+    limit = ConnectionLimit(Limits(), on_replaced=lambda slot: None)
+    connection = AmqpConnection(world.namespace, limit.acquire(("127.0.0.1", 1)), limits=Limits())
+    transport = Transport()
+    connection.connection_made(transport)
+    connection.data_received(handshake + attach("$cbs"))
+
+    for number in range(2):
+        for chunk in request(number, 60_000):
+            connection.data_received(chunk)
+    assert transport.is_paused == is_paused
+
+    for delay, timer in zip(world.loop.delays, world.loop.timers, strict=True):
+        if not delay:  # the turn of a request
+            timer._run()
+    assert not transport.is_paused
+    connection.connection_lost(None)
 
 
 def test_after_its_token_a_client_has_all_that_the_limits_allow():

@@ -143,9 +143,11 @@ def test_large_messages_that_come_back_are_whole_and_in_order(client):
 # -- links that the broker has ended ------------------------------------------------------------
 
 
+WITH_KEY = SaslClient("PLAIN", DEFAULT_POLICY_NAME, DEFAULT_KEY)
+
+
 @contextmanager
-def connected(broker):
-    sasl = SaslClient("PLAIN", DEFAULT_POLICY_NAME, DEFAULT_KEY)
+def connected(broker, sasl=WITH_KEY):
     connection = Connection("localhost", broker.port, sasl=sasl)
     connection.open(30)
     try:
@@ -239,12 +241,14 @@ def send(connection, sender, *session_ids):
         connection.wait(lambda d=delivery: d.outcome, soon(), "an outcome")
 
 
-def wait_with_credit(connection, *, seconds):
-    """A link that waits for the next session and grants credit at once, as Proton's clients do."""
+def wait_with_credit(connection, *, seconds, session_id=None):
+    """A link that asks for a session, by default the next one, and grants credit at once, as
+    Proton's clients do.
+    """
     link = connection.start_receiver(
         "q",
         lambda *message: message,
-        filter={SESSION_FILTER: None},
+        filter={SESSION_FILTER: session_id},
         properties={"com.microsoft:timeout": UInt(int(seconds * 1000))},
     )
     link.grant(5)
@@ -292,15 +296,26 @@ def test_no_session_in_time_is_one_empty_receive(sessions):
     assert sessions.broker.meter.of("q").empty_receive == 1
 
 
+def test_credit_that_comes_together_with_the_wish_for_a_session_is_one_poll(sessions):
+    connection = sessions.connection
+    link = wait_with_credit(connection, seconds=60, session_id="empty")
+    connection.wait(lambda: link.attached, soon(), "a session")
+
+    link.drain()
+    connection.wait(lambda: link.credit == 0, soon(), "the end of the drain")
+
+    assert sessions.broker.meter.of("q").empty_receive == 1
+
+
 MANAGEMENT = "q/$management"
 
 
-def leave_unread(connection, request):
+def leave_unread(connection, request, address=MANAGEMENT):
     """Ask until the broker has had enough of replies without credit. Returns how often."""
     unread = connection.attach_receiver(
-        MANAGEMENT, lambda *message: message, until=soon(), target=MANAGEMENT, is_shared=True
+        address, lambda *message: message, until=soon(), target=address, is_shared=True
     )
-    requests = connection.attach_sender(MANAGEMENT, until=soon(), source=MANAGEMENT, is_shared=True)
+    requests = connection.attach_sender(address, until=soon(), source=address, is_shared=True)
     asked = 0
     while not unread.is_over:
         connection.wait(lambda: requests.credit or unread.is_over, soon(), "credit")
@@ -330,3 +345,9 @@ def test_replies_that_nobody_reads_cost_little_memory(large):
     ) + encode(Described(ULong(0x77), body))
     with connected(large) as connection:
         assert leave_unread(connection, request) < 100  # each reply has nearly a megabyte
+
+
+def test_without_a_token_few_replies_may_be_left_unread():
+    request = encoded(message_id="1", properties={"operation": "x" * 30_000})  # in the reply, too
+    with Broker(["q"]) as broker, connected(broker, sasl=None) as connection:
+        assert leave_unread(connection, request, "$cbs") < 10

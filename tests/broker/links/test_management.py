@@ -175,8 +175,8 @@ def test_nothing_can_be_scheduled_in_a_dead_letter_queue(world, name, kind):
 
 def test_a_request_that_waits_for_its_turn_costs_no_more_than_its_bytes(world):
     """Decoded, a list of one-byte values takes forty times as much, and a hundred may wait."""
-    waiting, outcomes = [], []
-    connection = SimpleNamespace(queue_request=waiting.append)
+    waiting, outcomes, sizes = [], [], []
+    connection = SimpleNamespace(queue_request=waiting.append, hold=sizes.append)
     link = SimpleNamespace(accept=lambda **settings: None)
     queue = world.queue()
     management = ManagementLink(
@@ -192,6 +192,7 @@ def test_a_request_that_waits_for_its_turn_costs_no_more_than_its_bytes(world):
     tracemalloc.stop()
 
     assert len(waiting) == 1
+    assert sizes == [len(data)]
     assert outcomes == []
     assert held < 10_000
 

@@ -38,7 +38,7 @@ from pairbus.broker.refusals import network_of, peer_name
 logger = logging.getLogger(__name__)
 
 _HELD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes received but not on the disk yet. Above this, reading pauses."""
+"""Bytes of messages that are not on the disk yet, and of requests. Above this, reading pauses."""
 _DELIVERIES_AT_ONCE: Final = 100
 """The output is counted after so many, so that its limit is not exceeded by much."""
 # Before its first valid token, a client needs two links to `$cbs`, and a few kilobytes.
@@ -59,6 +59,7 @@ class AmqpConnection(asyncio.Protocol):
         """
         self.credentials = Credentials()
         self._held_bytes = 0
+        self._held_bytes_max = _UNAUTHENTICATED_BYTES_MAX
         self._unsent_bytes = 0
         self.is_congested = False
         self._requests = RequestQueue(namespace.loop, self._handle_request)
@@ -222,13 +223,13 @@ class AmqpConnection(asyncio.Protocol):
 
     def hold(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
-        if self._held_bytes > _HELD_BYTES_MAX:
+        if self._held_bytes > self._held_bytes_max:
             self._reading.pause(Pause.DISK)
 
     def release(self, size_bytes: int) -> None:
         self._held_bytes -= size_bytes
         self.namespace.unsent(self)
-        if self._held_bytes < _HELD_BYTES_MAX // 2:
+        if self._held_bytes < self._held_bytes_max // 2:
             self._reading.resume(Pause.DISK)
 
     def offer_messages(self) -> None:
@@ -391,6 +392,7 @@ class AmqpConnection(asyncio.Protocol):
         self._token_deadline = None
         if self._slot.authenticated():
             self._engine.set_limits(self._engine_limits)
+            self._held_bytes_max = _HELD_BYTES_MAX
         else:
             reason = f"{self._limits.connections_max} connections are open, which is the limit"
             error = AmqpError("amqp:resource-limit-exceeded", reason)

@@ -31,7 +31,7 @@ class LinkHost(Protocol):
         """Messages of the entity were written."""
 
     def hold(self, size_bytes: int) -> None:
-        """A received message waits for the disk."""
+        """A received message waits for the disk, or a request for its turn."""
 
     def release(self, size_bytes: int) -> None:
         """It waits no longer."""

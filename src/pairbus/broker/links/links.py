@@ -169,6 +169,8 @@ class ReceiverLink:
         self._poll = Poll(queue.tally)
         self._has_delivered = False
         """Since the last flow."""
+        self._has_flowed_early = False
+        """The client has granted credit while it waited for a session."""
         link.context = self
 
     # attach
@@ -214,7 +216,8 @@ class ReceiverLink:
         self.link.accept(
             filter={SESSION_FILTER: session_id}, properties={_LOCKED_UNTIL: ticks(until_ms)}
         )
-        self.flowed(now_ms=now_ms)  # the client may have granted credit while it waited
+        if self._has_flowed_early:
+            self.flowed(now_ms=now_ms)
         self.connection.has_output()
 
     def session_timed_out(self) -> None:
@@ -260,7 +263,8 @@ class ReceiverLink:
 
     def flowed(self, *, now_ms: int) -> None:
         if self._is_waiting:
-            return  # `session_granted` looks at the credit
+            self._has_flowed_early = True
+            return
         credit = self.link.credit
         if credit > 0:
             refused = self.connection.namespace.fault_refusal(self.path.entity, Operation.RECEIVE)

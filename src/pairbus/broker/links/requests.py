@@ -46,6 +46,7 @@ _WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Room for a reply with the most messages by their numbers, next to what a receiver in the same
 session may have waiting.
 """
+_UNAUTHENTICATED_WAITING_BYTES_MAX: Final = 64 * 1024
 _REQUESTS_MAX: Final = 100
 _TOKEN_SIZE_MAX: Final = 64 * 1024
 
@@ -70,7 +71,9 @@ class ReplyLink:
     def send(self, data: bytes) -> None:
         count = len(self._waiting)
         unsent_bytes = self._waiting_bytes + self.link.session.outgoing_bytes
-        if count >= _WAITING_MAX or unsent_bytes >= _WAITING_BYTES_MAX:
+        has_token = self.connection.credentials.has_grants
+        bytes_max = _WAITING_BYTES_MAX if has_token else _UNAUTHENTICATED_WAITING_BYTES_MAX
+        if count >= _WAITING_MAX or unsent_bytes >= bytes_max:
             self.connection.end(
                 self.link,
                 AmqpError(
@@ -185,9 +188,11 @@ class RequestLink:
             event.delivery.reject(AmqpError("amqp:link:message-size-exceeded", said))
             return
         # Decoded in its turn: that is most of the work, and it takes a multiple of the memory.
+        self.connection.hold(len(event.data))
         self.connection.queue_request(partial(self._read, event.delivery, event.data))
 
     def _read(self, delivery: Delivery, data: bytes, now_ms: int) -> None:
+        self.connection.release(len(data))
         try:
             request = read_request(data)
         except MalformedMessage as error:
