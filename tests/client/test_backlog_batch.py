@@ -82,7 +82,7 @@ def test_a_batch_is_of_the_kind_that_its_sender_sends_without_encoding_it_again(
 
     [batch] = make_batches(sender, messages(10, 10), path="orders", queue=QUEUE)
 
-    assert private._batch_settings(batch.content)["amqp_transport"] is sender._amqp_transport
+    assert batch.content._amqp_transport is sender._amqp_transport
 
 
 def test_what_its_envelope_made_too_large_is_split_at_the_limit() -> None:

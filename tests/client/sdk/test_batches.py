@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError
 
+from pairbus.client.sdk import batches
 from pairbus.client.sdk.batches import DivertedBatch, diverted_all, give_ids, messages_of
 from pairbus.client.sdk.messages import diverted, id_of
+from tests.client.lines import ctrl_c, run_and_interrupt
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -152,6 +156,31 @@ def test_it_becomes_a_plain_batch_of_the_messages_as_they_were_added() -> None:
     assert contents(batch) == contents(expected)
     assert (len(batch), batch.size_in_bytes) == (2, expected.size_in_bytes)
     assert [each.properties.subject for each in diverted_all(batch, "orders")] == ["a", "b"]
+
+
+@pytest.mark.req("X-02")
+@pytest.mark.parametrize("is_diverted", [False, True])
+def test_a_batch_that_a_ctrl_c_interrupts_has_all_its_messages(is_diverted: bool) -> None:
+    """It gets ids, or becomes a plain one. The application may send it again afterwards."""
+    for line in itertools.count(1):
+        batch = diverting() if is_diverted else ServiceBusMessageBatch(10_000)
+        for body in (b"1", b"2"):
+            batch.add_message(AmqpAnnotatedMessage(data_body=body))
+        as_added = contents(batch)
+        change = batch.make_plain if isinstance(batch, DivertedBatch) else partial(give_ids, batch)
+
+        try:
+            is_interrupted = run_and_interrupt(change, batches, ctrl_c, before_line=line)
+        except KeyboardInterrupt:
+            is_interrupted = True
+
+        assert [b"".join(each.body) for each in messages_of(batch)] == [b"1", b"2"]
+        assert len(batch) == len(contents(batch)) == 2
+        if isinstance(batch, DivertedBatch):
+            assert (batch.path is None) == (contents(batch) != as_added)
+        if not is_interrupted:
+            break
+    assert line > 3
 
 
 def test_what_fits_only_without_its_envelope_is_still_added() -> None:

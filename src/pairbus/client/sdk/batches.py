@@ -6,6 +6,7 @@ pairbus changes nothing on a message of the application, except that it adds a m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 from uuid import uuid4
@@ -113,8 +114,7 @@ class DivertedBatch(ServiceBusMessageBatch):
         because an envelope makes a message larger.
         """
         if self.path is not None:
-            self.path = None
-            _fill(self, self.without_envelopes)
+            _fill(self, self.without_envelopes, path=None)
 
 
 def _messages_in(batch: ServiceBusMessageBatch) -> list[AmqpAnnotatedMessage]:
@@ -142,17 +142,18 @@ def _give_ids_in_batch(batch: ServiceBusMessageBatch) -> None:
     messages = _messages_in(batch)
     for message in messages:
         _identify(message)
-    without_ids = _messages_in(batch)
-    try:
+    with suppress(MessageSizeExceededError):
         _fill(batch, messages)
-    except MessageSizeExceededError:
-        _fill(batch, without_ids)
 
 
-def _fill(batch: ServiceBusMessageBatch, messages: Iterable[Message]) -> None:
-    private.make_empty(batch)
+def _fill(batch: ServiceBusMessageBatch, messages: Iterable[Message], **attributes: object) -> None:
+    """Give the batch other content, in one step: the application has the batch, and may send it
+    after a Ctrl-C, too.
+    """
+    filled = private.batch_like(batch, ServiceBusMessageBatch)
     for message in messages:
-        ServiceBusMessageBatch.add_message(batch, message)
+        filled.add_message(message)
+    private.replace_content(batch, filled, **attributes)
 
 
 # --- the messages of a call -----------------------------------------------------------------------

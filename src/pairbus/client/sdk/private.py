@@ -480,24 +480,23 @@ def batch_like(made: ServiceBusMessageBatch, kind: type[Adopted]) -> Adopted:
     Why: `create_message_batch` takes no class, and objects whose `__class__` was set are slower at
     each step of adding a message. Without it: TypeError or AttributeError.
     """
-    return kind(made.max_size_in_bytes, **_batch_settings(made))  # type: ignore[call-arg]
+    settings = {
+        "amqp_transport": made._amqp_transport,
+        "tracing_attributes": made._tracing_attributes,
+    }
+    return kind(made.max_size_in_bytes, **settings)  # type: ignore[call-arg]
 
 
-def make_empty(batch: ServiceBusMessageBatch) -> None:
-    """Remove all messages from a batch.
+def replace_content(
+    batch: ServiceBusMessageBatch, filled: ServiceBusMessageBatch, **attributes: object
+) -> None:
+    """Give a batch the messages of another one, and set attributes of ours, all in one step.
 
     Why: messages of a batch need ids, or a batch that holds copies for the backlog is sent to a
-    primary that is back; and the application has the batch already. Without it: TypeError or
-    AttributeError.
+    primary that is back; and the application has the batch already. A Ctrl-C must not leave it with
+    a part of its messages. Without it: a class with `__slots__` would raise TypeError here.
     """
-    batch.__init__(batch.max_size_in_bytes, **_batch_settings(batch))  # type: ignore[misc]
-
-
-def _batch_settings(batch: Any) -> dict[str, Any]:
-    return {
-        "amqp_transport": batch._amqp_transport,
-        "tracing_attributes": batch._tracing_attributes,
-    }
+    batch.__dict__ = {**vars(batch), **vars(filled), **attributes}
 
 
 def messages_in(batch: Any) -> list[Any]:
