@@ -67,8 +67,10 @@ class SendRequest:
     messages: Any = None
     """The messages, with ids; None if the call only opens the link."""
     count: int = 0
+    new_batch: Callable[[], Any] | None = None
+    """Makes an empty batch for a list that goes to the primary; None for anything else."""
     batch: ServiceBusMessageBatch | None = None
-    """The batch that the shell has made of a list, for the primary."""
+    """The list as a batch, from the first attempt on the primary on."""
     schedule: datetime | None = None
     returns_numbers: bool = False
     """It is `schedule_messages`, which returns sequence numbers."""
@@ -169,6 +171,8 @@ class SendCall:
                 try:
                     if plan.epoch != self._sender.epoch:
                         yield ResetLink(plan.epoch)
+                    if self.request.new_batch is not None and self.request.batch is None:
+                        yield from self._fill_batch(self.request.new_batch)
                     seconds = self._time.on_primary(now=self._pairing.clock())
                     call, is_opening = self.request.on_primary, not self._count
                     self._result = yield CallPrimary(seconds, call, is_opening)
@@ -192,6 +196,16 @@ class SendCall:
             extra = extra_units(self._sender, self.request.messages if batch is None else batch)
             self._pairing.sent(self._path, plan, count=self._count, extra=extra)
         return True
+
+    def _fill_batch(self, new_batch: Callable[[], Any]) -> Generator[Step, Any, None]:
+        """As the SDK does with a list, but it would convert each message twice, and in asyncio open
+        a link without a time limit.
+        """
+        seconds = self._time.on_primary(now=self._pairing.clock())
+        batch = yield CallPrimary(seconds, lambda _: new_batch(), is_opening=True)
+        for message in self.request.messages:
+            batch.add_message(message)
+        self.request.batch = batch
 
     def _primary_failed(self, plan: ToPrimary, error: Exception) -> float:
         """The seconds to wait before the next attempt; raises the error if there is none."""

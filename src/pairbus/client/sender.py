@@ -60,14 +60,8 @@ class SenderCore:
         """
         self.epoch = -1
 
-    # --- implemented by the shells ----------------------------------------------------------------
-
     def _sdk_open(self) -> Any:
-        """Open the link as the SDK does."""
-        raise NotImplementedError
-
-    def _send_primary(self, request: SendRequest, seconds: float) -> Any:
-        """Send the messages as the SDK does."""
+        """For the shells: open the link as the SDK does."""
         raise NotImplementedError
 
     # --- the calls --------------------------------------------------------------------------------
@@ -92,12 +86,7 @@ class SenderCore:
         count = count_of(message)
         if not count or message == {}:
             return  # like the SDK
-        request = SendRequest(
-            messages=message,
-            count=count,
-            on_primary=lambda seconds: self._send_primary(request, seconds),
-        )
-        yield from SendCall(pairing, self, request, timeout).steps()
+        yield from SendCall(pairing, self, self._request(message, count), timeout).steps()
 
     def _scheduling(
         self, messages: Any, schedule: datetime, timeout: float | None, options: Mapping[str, Any]
@@ -139,9 +128,13 @@ class SenderCore:
         holder = object()
         try:
             yield AcquireLock(limit, holder)
-            yield CallPrimary(
-                limit, lambda seconds: cancel(sequence_numbers, timeout=seconds, **options)
-            )
+            try:
+                yield CallPrimary(
+                    limit, lambda seconds: cancel(sequence_numbers, timeout=seconds, **options)
+                )
+            except GeneratorExit:
+                self.require_new_link()
+                raise
         finally:
             self.lock.release(holder)
 
@@ -166,15 +159,29 @@ class SenderCore:
 
     def _sending_stored(self, messages: Sequence[Any]) -> Steps[None]:
         """Send messages of the outbox. One alone goes without a batch, which may be too small."""
-        request = SendRequest(
-            messages=messages[0] if len(messages) == 1 else list(messages),
-            count=len(messages),
-            on_primary=lambda seconds: self._send_primary(request, seconds),
-            is_from_outbox=True,
-        )
+        sent = messages[0] if len(messages) == 1 else list(messages)
+        request = self._request(sent, len(messages), is_from_outbox=True)
         pairing = self.client_state.pairing
         assert pairing is not None
         yield from SendCall(pairing, self, request, None).steps()
+
+    def _request(self, messages: Any, count: int, *, is_from_outbox: bool = False) -> SendRequest:
+        sdk: Any = super()
+
+        def send(seconds: float) -> Any:
+            sent = messages if request.batch is None else request.batch
+            if isinstance(sent, DivertedBatch):
+                sent.make_plain()
+            return sdk.send_messages(sent, timeout=seconds)
+
+        request = SendRequest(
+            messages=messages,
+            count=count,
+            on_primary=send,
+            new_batch=sdk.create_message_batch if isinstance(messages, list) else None,
+            is_from_outbox=is_from_outbox,
+        )
+        return request
 
     def _opening_primary(self, pairing: PairingCore) -> Steps[None]:
         check_live(self)

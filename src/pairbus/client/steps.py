@@ -44,7 +44,7 @@ class CallPrimary:
     call: Callable[[float], Any] = field(default=lambda seconds: None, compare=False)
     """Called with the seconds."""
     is_opening: bool = field(default=False, compare=False)
-    """It only opens the link."""
+    """It sends nothing: it opens the link, if that is not open."""
 
 
 @dataclass(slots=True)

@@ -101,6 +101,27 @@ def test_a_link_on_which_a_send_was_interrupted_is_not_used_again(
     assert used is interrupted is not new
 
 
+@pytest.mark.req("A-10")
+def test_a_link_on_which_a_cancellation_was_interrupted_is_not_used_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = stage.sender(stage.pair())
+    module: Any = azure.servicebus if stage.shell.name == "sync" else azure.servicebus.aio
+
+    def interrupted(*args: Any, **settings: Any) -> Any:
+        raise Interrupted
+
+    monkeypatch.setattr(module.ServiceBusSender, "cancel_scheduled_messages", interrupted)
+    sender.send_messages(ServiceBusMessage("a"))
+    link = bare(sender)._handler
+
+    with pytest.raises(Interrupted):
+        sender.cancel_scheduled_messages([1])
+    sender.send_messages(ServiceBusMessage("b"))
+
+    assert bare(sender)._handler is not link
+
+
 @pytest.mark.req("F-08")
 def test_an_interrupt_in_the_moment_in_which_the_lock_is_acquired_leaves_it_free(
     blocking_stage: Stage, monkeypatch: pytest.MonkeyPatch
@@ -177,7 +198,7 @@ def test_while_healthy_schedules_have_numbers_and_can_be_cancelled(
 
 
 @pytest.mark.parametrize("is_paired", [True, False])
-def test_batches_are_the_sdks_and_remember_what_was_added(
+def test_batches_are_the_sdks(
     stage: Stage, is_paired: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = stage.pair() if is_paired else stage.client()
@@ -361,6 +382,19 @@ def test_opening_has_an_end_in_the_asyncio_shell(
     [failed_over] = [each for each in asyncio_stage.events if isinstance(each, FailedOver)]
     assert isinstance(failed_over.error, OperationTimeoutError)
     assert str(failed_over.error) == "opening a link to 'orders' took longer than 1 seconds"
+
+
+def test_the_first_send_of_a_list_has_an_end_in_the_asyncio_shell(
+    asyncio_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio_background, "GRACE_SECONDS", 0.0)
+    client = asyncio_stage.pair(send_timeout=timedelta(seconds=1))
+    sender = asyncio_stage.sender(client)
+
+    with asyncio_stage.primary.faults.hang():
+        sender.send_messages(messages(2))
+
+    assert client.pairing.status().entity("orders").diverted == 2
 
 
 # --- many at once

@@ -18,8 +18,7 @@ from azure.servicebus.aio import ServiceBusSender
 from pairbus.client.aio.background import bounded
 from pairbus.client.aio.pairing import Pairing
 from pairbus.client.sdk import private
-from pairbus.client.sdk.batches import DivertedBatch
-from pairbus.client.send import SenderBusy, SendRequest
+from pairbus.client.send import SenderBusy
 from pairbus.client.sender import SenderCore
 from pairbus.client.state import ClientState
 from pairbus.client.steps import (
@@ -156,20 +155,6 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
 
     def _sdk_open(self) -> Any:
         return super().__aenter__()
-
-    async def _send_primary(self, request: SendRequest, seconds: float) -> None:
-        sent = request.messages
-        if isinstance(sent, list):
-            if request.batch is None:
-                # As the SDK does with a list, but it would convert each message twice.
-                batch = await super().create_message_batch()
-                for message in sent:
-                    batch.add_message(message)
-                request.batch = batch
-            sent = request.batch
-        elif isinstance(sent, DivertedBatch):
-            sent.make_plain()
-        await super().send_messages(sent, timeout=seconds)
 
     async def reset_link(self, epoch: int) -> None:
         """Close the link before its first use after a failback. A link from before the outage may
