@@ -53,7 +53,7 @@ def test_waiting_too_long_behind_several_calls_is_not_a_stuck_call(
     lock.acquire(1.0)
     earlier = others.begin(lock.acquire, 10.0)
     assert is_waiting(earlier)
-    unlucky = others.begin(lock.acquire, 0.5)
+    unlucky = others.begin(lock.acquire, 1.0)
     assert is_waiting(unlucky, 0.05)
     lock.release()
 
