@@ -1,4 +1,4 @@
-"""A batch job: nobody repeats a failed send for it, so what neither namespace accepts goes to disk.
+"""A batch job has no caller that repeats a send: an outbox stores what neither namespace accepts.
 
     python examples/batch_job.py --count 1000 --outbox batch-job.outbox
 

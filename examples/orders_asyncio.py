@@ -47,7 +47,7 @@ async def main() -> None:
             for task in range(asked.tasks):
                 group.create_task(send_some(primary, asked.queue, task, asked.count))
         state = primary.pairing.status().entity(asked.queue)
-        print(f"{state.sent} to the primary, {state.diverted} diverted, none lost")
+        print(f"{state.sent} to the primary, {state.diverted} diverted")
 
 
 if __name__ == "__main__":
