@@ -197,6 +197,30 @@ def test_dead_letters_are_resubmitted_and_purged_after_a_question(page: Page, pa
     assert pair.letters() == (["letter 1"], ["letter 2"])
 
 
+def test_a_question_is_about_the_entity_that_it_names(page: Page, pair: Pair) -> None:
+    """Also if its answer comes after a look into another entity."""
+    pair.dead_letter("Test", ServiceBusMessage("letter to purge"))
+    rows = page.locator("#messages tbody tr:visible", has_text="letter to purge")
+    entity = page.locator("#entities tbody tr:visible", has_text="letters").first
+    expect(entity.locator("td.critical")).to_be_visible(timeout=WAIT_MS)
+    look(page, "letters")
+    page.get_by_label("Filter by name").fill("")
+    rows.get_by_role("checkbox").click(timeout=WAIT_MS)
+    page.locator("#messages").get_by_role("button", name="Purge").click()
+    dialog = page.get_by_role("alertdialog")
+    expect(dialog).to_contain_text("of the dead-letter queue of 'letters' on the primary?")
+
+    # The question covers the page, but a click may have been on its way.
+    page.locator('[aria-label="Look: payments"]:visible').first.dispatch_event("click")
+    expect(page.locator("#messages")).to_contain_text("of 'payments' on the", timeout=WAIT_MS)
+    dialog.get_by_role("button", name="Purge").click()
+
+    expect(page.locator("#messages")).to_contain_text(
+        "Purged 1 message of the dead-letter queue of 'letters'", timeout=WAIT_MS
+    )
+    assert "letter to purge" not in pair.letters()[1]
+
+
 def test_a_message_with_script_in_every_field_is_text(page: Page, pair: Pair) -> None:
     hostile = ServiceBusMessage(
         f"<div>{HOSTILE}</div>",

@@ -262,26 +262,25 @@ class MessageBrowser:
     # -- changes ---------------------------------------------------------------------------------
 
     async def _change(self, action: str) -> None:
-        numbers = sorted(self._table.selected)
-        if not numbers or self._path is None:
+        # While the question waits for its answer, another look may begin: keep what it names.
+        numbers, path, role = sorted(self._table.selected), self._path, self._role
+        if not numbers or path is None:
             set_text(self._problem, "Select messages first.")
             return
-        source = f"{self._path.description} on the {self._role}"
+        source = f"{path.description} on the {role}"
         if action == "resubmit":
-            to = f"to {self._path.entity!r}"
-            if self._path.subscription is not None:
-                to = (
-                    f"to topic {self._path.entity!r}, and so to all subscriptions whose rules match"
-                )
+            to = f"to {path.entity!r}"
+            if path.subscription is not None:
+                to = f"to topic {path.entity!r}, and so to all subscriptions whose rules match"
             question = f"Send {format_count(len(numbers))} of {source} again, {to}?"
         else:
             question = f"Delete {format_count(len(numbers))} of {source}? This cannot be undone."
         if not await confirm(question, action.capitalize()):
             return
-        entity = EntityPath(entity=self._path.entity, subscription=self._path.subscription)
+        entity = EntityPath(entity=path.entity, subscription=path.subscription)
         changes = self._live.changes
         act = changes.resubmit if action == "resubmit" else changes.purge
-        done, error = await in_thread(partial(act, self._role, entity.path, numbers, who=self._who))
+        done, error = await in_thread(partial(act, role, entity.path, numbers, who=self._who))
         await self._load()
         if error:
             set_text(self._problem, error)
