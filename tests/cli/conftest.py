@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import trustme
 
 from pairbus.__main__ import main
 from pairbus.broker import Broker, QueueDescription
@@ -91,6 +92,14 @@ def queue(namespace: Broker, unused: Iterator[str], use: Callable[[Broker], Brok
     """One that is empty, on the namespace that commands are about."""
     use(namespace)
     return next(unused)
+
+
+@pytest.fixture
+def ca_file(tmp_path: Path) -> Path:
+    """Of an authority that nobody uses."""
+    file = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(file)
+    return file
 
 
 @pytest.fixture

@@ -55,22 +55,29 @@ def test_only_a_broker_on_this_machine_is_not_verified(text: str, verify: bool) 
     assert parse_target(text).verify is verify
 
 
-def test_a_ca_file_is_used_wherever_it_is_given(tmp_path: Path) -> None:
-    file = tmp_path / "ca.pem"
-    file.write_text("")
+def test_a_ca_file_is_used_wherever_it_is_given(ca_file: Path) -> None:
+    assert parse_target(LOCAL, ca_file).verify == str(ca_file)
+    assert parse_target(AZURE, ca_file).verify == str(ca_file)
 
-    assert parse_target(LOCAL, file).verify == str(file)
-    assert parse_target(AZURE, file).verify == str(file)
+
+@pytest.mark.parametrize("text", [LOCAL, AZURE])
+@pytest.mark.parametrize("content", ["", "-----BEGIN CERTIFICATE-----\nx"])
+def test_a_ca_file_without_a_certificate_is_refused(
+    text: str, content: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text(content)
+
+    with pytest.raises(UsageError, match=r"^--ca-file .*ca\.pem: holds no certificate in the form"):
+        parse_target(text, file)
 
 
 def test_ssl_cert_file_is_used_unless_the_broker_is_trusted_anyway(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ca_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "ca.pem"
-    file.write_text("")
-    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca_file))
 
-    assert parse_target(AZURE).verify == str(file)
+    assert parse_target(AZURE).verify == str(ca_file)
     assert parse_target(LOCAL).verify is False
     monkeypatch.setenv("SSL_CERT_FILE", "absent.pem")
     with pytest.raises(UsageError, match=r"^SSL_CERT_FILE absent\.pem: no such file$"):

@@ -67,7 +67,9 @@ def split_targets(text: str) -> list[str]:
     return [one for one in _BETWEEN.split(text.strip()) if one]
 
 
-def parse_target(text: str | None, ca_file: Path | None = None) -> Target:
+def parse_target(
+    text: str | None, ca_file: Path | None = None, *, ca_option: str = "--ca-file"
+) -> Target:
     if not text or not text.strip():
         raise UsageError(
             f"which namespace? Give its connection string or host name with -c, or in "
@@ -81,10 +83,21 @@ def parse_target(text: str | None, ca_file: Path | None = None) -> Target:
             target.identity.check_installed()
     except OptionsError as error:
         raise UsageError(str(error)) from None
-    if isinstance(target.verify, str) and not Path(target.verify).is_file():
-        name = "--ca-file" if ca_file else CA_ENVIRONMENT
-        raise UsageError(f"{name} {target.verify}: no such file")
+    if isinstance(target.verify, str):
+        _check_ca_file(target.verify, ca_option if ca_file else CA_ENVIRONMENT)
     return target
+
+
+def _check_ca_file(path: str, name: str) -> None:
+    """Each library that connects would report it in its own way, or not at all."""
+    if not Path(path).is_file():
+        raise UsageError(f"{name} {path}: no such file")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError:
+        raise UsageError(f"{name} {path}: holds no certificate in the form of PEM") from None
+    except OSError as error:
+        raise UsageError(f"{name} {path}: cannot be read: {error.strerror}") from None
 
 
 def bearer_token(target: Target) -> str:

@@ -1,5 +1,7 @@
 """Which namespaces a pair has, from options and the environment: the same for all commands."""
 
+from pathlib import Path
+
 import pytest
 
 from pairbus.cli.pair.targets import PairOptions, parse_pair
@@ -53,10 +55,9 @@ def test_without_a_primary_its_name_is_kept():
     assert (pair.primaries, pair.secondary, pair.names) == ({}, None, ("contoso",))
 
 
-def test_one_file_is_for_all_primaries_and_several_are_for_one_each(tmp_path):
-    files = [tmp_path / "east.pem", tmp_path / "west.pem"]
-    for file in files:
-        file.touch()
+def test_one_file_is_for_all_primaries_and_several_are_for_one_each(ca_file):
+    files = [ca_file, ca_file.with_name("west.pem")]
+    files[1].write_bytes(ca_file.read_bytes())
 
     one = parse_pair(PairOptions(primary=[EAST, WEST], primary_ca_file=files[:1]))
     each = parse_pair(PairOptions(primary=[EAST, WEST], primary_ca_file=files))
@@ -72,6 +73,7 @@ def test_one_file_is_for_all_primaries_and_several_are_for_one_each(tmp_path):
         ({"primary": [EAST, EAST]}, "two primaries have the name 'east'"),
         ({"primary": ["x"]}, "the primary: expected a connection string"),
         ({"secondary": "x"}, "the secondary: expected a connection string"),
+        ({"primary_ca_file": [Path("absent")]}, "the primary: --primary-ca-file absent: no such"),
     ],
 )
 def test_an_error_says_what_is_wrong(options, text):

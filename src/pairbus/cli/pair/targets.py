@@ -169,6 +169,6 @@ def some_entities(target: Target) -> list[str]:
 
 def _parse(text: str, ca_file: Path | None, role: str) -> Target:
     try:
-        return parse_target(text, ca_file)
+        return parse_target(text, ca_file, ca_option=f"--{role}-ca-file")
     except UsageError as error:
         raise UsageError(f"the {role}: {error}") from None
