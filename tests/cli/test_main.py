@@ -156,6 +156,21 @@ def test_a_wrong_value_is_reported_with_its_option(
 
 
 @pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        ("PAIRBUS_ALLOW_INSECURE", "maybe", "'maybe' is not true or false"),
+        ("PAIRBUS_LOG_LEVEL", "loud", "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
+    ],
+)
+def test_a_wrong_value_of_a_variable_is_reported_with_the_variable(
+    pairbus: Run, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, text: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+
+    assert pairbus("broker") == (2, "", f"pairbus: {variable} {text}\n")
+
+
+@pytest.mark.parametrize(
     ("module", "words"),
     [
         ("typer", ["cost"]),

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TextIO, cast
 import typer
 import typer.main
 
-from pairbus.cli.shared_options import CommandApp, CommandGroup, flag
+from pairbus.cli.shared_options import CommandApp, CommandGroup, flag, is_on_command_line
 from pairbus.errors import (
     ConfigError,
     OptionsError,
@@ -227,16 +227,22 @@ def _run() -> int:
     return code if isinstance(code, int) else 0
 
 
-_TYPE_NAMES: Final = {"int_parsing": "a whole number", "float_parsing": "a number"}
+_TYPE_NAMES: Final = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "bool_parsing": "true or false",
+}
 
 
 def usage_text(error: typer.TyperException) -> str:
     """The text for a command line that typer does not understand."""
-    parameter = getattr(error, "param", None)
+    parameter, context = (getattr(error, name, None) for name in ("param", "ctx"))
     faults = getattr(error.__cause__, "errors", None)  # pydantic's, with the value
-    if parameter is not None and faults is not None:
+    if parameter is not None and context is not None and faults is not None:
         fault = faults()[0]
         name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar
+        if not is_on_command_line(context, parameter.name):
+            name = parameter.envvar
         value = fault["input"]
         if kind := _TYPE_NAMES.get(fault["type"]):
             return f"{name} {value!r} is not {kind}"
