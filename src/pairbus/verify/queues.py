@@ -26,6 +26,7 @@ from pairbus.verify.worker import Pair
 
 SAMPLE_SECONDS: Final = 0.5
 _ANSWER_SECONDS: Final = 3
+_CHECK_SECONDS: Final = 15
 _READ_ATTEMPTS: Final = 5
 _SETTINGS: Final = {
     # A send in progress at an outage is diverted under the same id: drop the second copy.
@@ -47,6 +48,11 @@ class RunQueues:
 
     def create(self, *, deletes_itself: bool) -> None:
         """`deletes_itself`: nothing stays behind if the run is killed."""
+        try:  # otherwise the senders would wait for the secondary, and nobody would know why
+            with administration(self._secondary, seconds=_CHECK_SECONDS) as admin:
+                self._backlog_queues(admin)
+        except NamespaceError as error:
+            raise NamespaceError(f"the secondary: {error}") from error
         settings: dict[str, Any] = dict(_SETTINGS)
         if deletes_itself:
             settings["auto_delete_on_idle"] = timedelta(hours=1)
