@@ -12,7 +12,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from pairbus.errors import OutputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,6 +37,14 @@ def print_json(value: object) -> None:
 def print_json_line(value: object) -> None:
     """One line of a stream. It is flushed, so that a reader has it at once."""
     print(json_text(value), flush=True)
+
+
+def write_file(path: Path, text: str, option: str) -> None:
+    """Raises OutputError."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write {option} {path}: {error.strerror}") from error
 
 
 def print_more_note(count: int) -> None:

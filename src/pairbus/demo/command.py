@@ -12,6 +12,7 @@ from typing import Final
 
 import typer
 
+from pairbus.cli.output import write_file
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.shared_options import flag, option
 from pairbus.cli.signals import EXIT_CODE_OFFSET, Interrupted, SignalFlag
@@ -101,7 +102,7 @@ def demo(
             raise typer.Exit(EXIT_CODE_OFFSET + signals.number) from None
         view.end(result)
         if svg is not None:
-            svg.write_text(to_svg(run.steps, snapshot, result), "utf-8")
+            write_file(svg, to_svg(run.steps, snapshot, result), "--output")
     raise typer.Exit(0 if result.is_ok else 1)
 
 
@@ -131,7 +132,7 @@ In another terminal:
 Then try:
 
   kill -9 {run.primary.pid}
-    Kills the primary again. It restarts after {RESTART_SECONDS:.0f} s.
+    Kills the primary again. It restarts after {RESTART_SECONDS:.0f}s.
   pairbus fault add unreachable --duration 20s -c "$PAIRBUS_PRIMARY"
     An outage without a crash.
   pairbus entities list queue -c "$PAIRBUS_SECONDARY"

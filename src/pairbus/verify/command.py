@@ -11,13 +11,13 @@ from typing import Final
 
 import typer
 
-from pairbus.cli.output import print_json
+from pairbus.cli.output import print_json, write_file
 from pairbus.cli.pair.targets import PairOptions, check_distinct, parse_pair
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.shared_options import AS_JSON, flag, flatten_options, option
 from pairbus.cli.signals import EXIT_CODE_OFFSET, Interrupted, SignalFlag
 from pairbus.cli.target import Target
-from pairbus.errors import OutputError, UsageError, check_broker_installed
+from pairbus.errors import UsageError, check_broker_installed
 from pairbus.spark.session import require_spark
 from pairbus.verify.processes import LocalPair
 from pairbus.verify.report import to_html, to_json, to_text
@@ -115,8 +115,9 @@ def verify(
                     result = run.run()
                 finally:
                     run.close()
+                page = ""
                 if report is not None:
-                    _write(report, to_html(result, folder, title=f"pairbus verify {run_name}"))
+                    page = to_html(result, folder, title=f"pairbus verify {run_name}")
         except Interrupted:
             note("interrupted; all processes have ended")
             raise typer.Exit(EXIT_CODE_OFFSET + signals.number) from None
@@ -124,6 +125,8 @@ def verify(
         print_json(to_json(result, run=run_name, seed=seed))
     else:
         print(to_text(result))
+    if report is not None:
+        write_file(report, page, "--report")
     raise typer.Exit(0 if result.verdict.is_valid else 1)
 
 
@@ -149,10 +152,3 @@ def _text(target: Target) -> str:
 
 def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, "utf-8")
-    except OSError as error:
-        raise OutputError(f"--report {path} cannot be written: {error.strerror}") from error

@@ -361,7 +361,6 @@ def test_a_refusal_of_the_namespace_is_one_line_and_exit_code_1(
         (["create", "rule", "t", "s", "r", "-p", "x:int=a"], "'a' is not a valid int"),
         (["create", "queue", "q", "--lock-duration", "30"], "'30' has no unit: use 30s"),
         (["list", "--ca-file", "absent.pem"], "--ca-file absent.pem: no such file"),
-        (["export", "--output", "absent/Config.json"], "cannot write --output absent/Config.json"),
     ],
 )
 def test_a_usage_error_is_one_line_and_exit_code_2(

@@ -107,6 +107,13 @@ def test_an_exported_file_makes_the_same_broker(pairbus: Run, tmp_path: Path) ->
     assert file.read_text("utf-8") == text
 
 
+def test_a_file_that_cannot_be_written_is_a_failure(pairbus: Run, broker: Broker) -> None:
+    done = pairbus("entities", "export", "--output", "absent/Config.json")
+
+    error = "cannot write --output absent/Config.json: No such file or directory"
+    assert done == (1, "", f"pairbus: {error}\n")
+
+
 def test_an_exported_file_satisfies_the_schema_of_microsofts_emulator(
     pairbus: Run, broker: Broker
 ) -> None:

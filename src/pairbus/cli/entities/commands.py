@@ -17,7 +17,7 @@ from pairbus.cli.administration import (
 )
 from pairbus.cli.entities import views
 from pairbus.cli.entities.create import create_app
-from pairbus.cli.output import did_you_mean, json_text, print_json, progress
+from pairbus.cli.output import did_you_mean, json_text, print_json, progress, write_file
 from pairbus.cli.shared_options import (
     AS_JSON,
     ConnectionOptions,
@@ -198,10 +198,7 @@ def export(
     if output is None:
         print(text, end="")
         return
-    try:
-        output.write_text(text, "utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write --output {output}: {error.strerror}") from error
+    write_file(output, text, "--output")
     print(f"wrote {output}", file=sys.stderr)
 
 
