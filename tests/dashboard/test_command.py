@@ -44,6 +44,8 @@ def certificate(tmp_path: Path) -> tuple[Path, Path, Path]:
         ({"certificate": Path("/no/cert"), "key": Path("/no/key")}, "no such file"),
         ({"proxy_url": "http://pair.example.com"}, "must be https://"),
         ({"proxy_url": "https://pair.example.com/path"}, "a path is not supported"),
+        ({"proxy_url": "https://pair.example.com:tls"}, "must be https://"),
+        ({"proxy_url": "https://[::1"}, "must be https://"),
     ],
 )
 def test_what_would_not_be_safe_is_refused(settings: dict[str, object], text: str) -> None:

@@ -98,8 +98,8 @@ def test_lines_end_with_the_ledger(capsys):
 
     lines = capsys.readouterr().out.splitlines()
 
-    assert lines[0] == "   3.2 s  The primary is killed."
-    assert lines[1] == "  21.4 s  . 260 sent, 70 in the backlog, 186 delivered"
+    assert lines[0] == "   3.2s  The primary is killed."
+    assert lines[1] == "  21.4s  . 260 sent, 70 in the backlog, 186 delivered"
     assert lines[2] == ""
     assert lines[-1] == "LEDGER sent=260 delivered=260 lost=0 duplicated=0"
 

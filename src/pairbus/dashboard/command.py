@@ -151,8 +151,13 @@ def check_access(
         if file is not None and not file.is_file():
             raise UsageError(f"{name} {file}: no such file")
     if proxy_url is not None:
-        parts = urlsplit(proxy_url)
-        if parts.scheme != "https" or not parts.hostname or parts.path not in ("", "/"):
+        try:
+            parts = urlsplit(proxy_url)
+            is_root = parts.path in ("", "/")
+            is_valid = parts.scheme == "https" and parts.hostname and parts.port != 0 and is_root
+        except ValueError:  # the port, or an IPv6 address
+            is_valid = False
+        if not is_valid:
             raise UsageError(
                 f"--proxy-url {proxy_url!r}: must be https:// and a host name, as in "
                 "https://pair.example.com; a path is not supported"

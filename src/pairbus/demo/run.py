@@ -169,7 +169,7 @@ class DemoRun:
             self._check_interrupt()
             self._check_processes()
             if time.monotonic() >= deadline:
-                raise NamespaceError(f"the demo did not start within {START_SECONDS_MAX:.0f} s")
+                raise NamespaceError(f"the demo did not start within {START_SECONDS_MAX:.0f}s")
             time.sleep(0.05)
 
     def _run_in_thread(self, work: Callable[[], None]) -> None:
@@ -202,7 +202,7 @@ class DemoRun:
             self._kill_primary()
             self._restart_at = now + self.restart_after_seconds
             self._view.note(
-                f"The primary is gone. It starts again in {self.restart_after_seconds:.0f} s."
+                f"The primary is gone. It starts again in {self.restart_after_seconds:.0f}s."
             )
         is_due = self._restart_at is not None and now >= self._restart_at
         if is_due and not self.primary.is_running:

@@ -136,7 +136,7 @@ class Script:
         if now - self._started_at >= SENDING_SECONDS_MAX and not is_ending:
             spark = "" if facts.is_syphon_ready else ", and Spark is not up"
             steps += self._give_up(
-                f"the demo is still {self._phase.value} after {SENDING_SECONDS_MAX:.0f} s{spark}",
+                f"the demo is still {self._phase.value} after {SENDING_SECONDS_MAX:.0f}s{spark}",
                 now,
             )
         else:
@@ -167,13 +167,13 @@ class Script:
             yield self._enter(
                 Phase.OUTAGE,
                 now,
-                f"All {facts.entities} entities failed over within {now - self._killed_at:.1f} s; "
+                f"All {facts.entities} entities failed over within {now - self._killed_at:.1f}s; "
                 f"messages go to the secondary. {_failed_sends(facts)}",
             )
         elif now - self._phase_started_at >= FAILOVER_SECONDS_MAX:
             yield from self._give_up(
                 f"only {facts.failed_over} of {facts.entities} entities failed over within "
-                f"{FAILOVER_SECONDS_MAX:.0f} s",
+                f"{FAILOVER_SECONDS_MAX:.0f}s",
                 now,
             )
 
@@ -202,12 +202,12 @@ class Script:
             yield self._enter(
                 Phase.DRAINING,
                 now,
-                f"A ping reached it {now - self._ready_at:.1f} s after it was up: all "
+                f"A ping reached it {now - self._ready_at:.1f}s after it was up: all "
                 f"{facts.entities} entities failed back. {_failed_sends(facts)}",
             )
         elif now - self._phase_started_at >= RETURN_SECONDS_MAX:
             what = "the primary is not up" if self._ready_at is None else "no ping has reached it"
-            yield from self._give_up(f"{what} after {RETURN_SECONDS_MAX:.0f} s", now)
+            yield from self._give_up(f"{what} after {RETURN_SECONDS_MAX:.0f}s", now)
 
     def _draining(self, facts: DemoFacts, now: float) -> Iterator[Step]:
         if facts.backlog or facts.counted_at <= self._phase_started_at:
@@ -228,9 +228,7 @@ class Script:
     def _stopping(self, facts: DemoFacts, now: float) -> Iterator[Step]:
         is_late = now - self._phase_started_at >= STOPPING_SECONDS_MAX
         if is_late and facts.is_sending:
-            self.failure = (
-                self.failure or f"a send has not ended after {STOPPING_SECONDS_MAX:.0f} s"
-            )
+            self.failure = self.failure or f"a send has not ended after {STOPPING_SECONDS_MAX:.0f}s"
         if is_late or not facts.is_sending:
             self._received, self._received_at = facts.received, now
             yield self._enter(

@@ -171,13 +171,13 @@ class PlainView:
         self._updated_at = 0.0
 
     def step(self, at: float, step: Step) -> None:
-        print(f"{at:6.1f} s  {step.text}", flush=True)
+        print(f"{at:6.1f}s  {step.text}", flush=True)
 
     def update(self, snapshot: Snapshot) -> None:
         if snapshot.at - self._updated_at >= PLAIN_SECONDS:
             self._updated_at = snapshot.at
             print(
-                f"{snapshot.at:6.1f} s  . {snapshot.sent} sent, {snapshot.backlog} in the backlog, "
+                f"{snapshot.at:6.1f}s  . {snapshot.sent} sent, {snapshot.backlog} in the backlog, "
                 f"{snapshot.delivered} delivered",
                 flush=True,
             )
@@ -238,7 +238,7 @@ def _step_line(at: float, step: Step) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(justify="right", width=7, style="dim")
     grid.add_column(style="bold" if step.action else "")
-    grid.add_row(f"{at:.1f} s", step.text)
+    grid.add_row(f"{at:.1f}s", step.text)
     return grid
 
 
@@ -269,7 +269,7 @@ def state_panel(snapshot: Snapshot) -> RenderableType:
     return Panel(
         Group(states, Text(""), table, Text(""), backlog),
         title=f"pairbus demo: {snapshot.phase}",
-        subtitle=f"{snapshot.at:.0f} s",
+        subtitle=f"{snapshot.at:.0f}s",
         width=WIDTH,
     )
 
@@ -317,8 +317,8 @@ def remarks(result: DemoResult) -> list[str]:
     """What the table does not show."""
     line = result.total
     texts = [
-        f"The primary was down for {result.down_seconds:.1f} s. Failed sends: {line.raised}; "
-        f"the slowest send took {result.slowest_seconds:.1f} s. The syphon brought "
+        f"The primary was down for {result.down_seconds:.1f}s. Failed sends: {line.raised}; "
+        f"the slowest send took {result.slowest_seconds:.1f}s. The syphon brought "
         f"{result.brought_home:,} messages home."
     ]
     if result.error:

@@ -213,7 +213,10 @@ def test_a_broker_that_is_not_there_is_an_error(pairbus: Run) -> None:
     done = pairbus("fault", "list", "-c", text)
 
     assert done.code == 1
-    assert ": Connection refused; is the broker running, and is this its port?" in done.err
+    assert (
+        ": Connection refused; is the broker running, and is this its port? The fault" in done.err
+    )
+    assert done.err.endswith("`unreachable` closes the port until its duration is over.\n")
 
 
 def test_a_mistyped_kind_gets_a_suggestion(pairbus: Run) -> None:

@@ -163,7 +163,7 @@ def add(
 @app.command()
 @flatten_options
 def script(
-    file: Path = argument("FILE", "JSON: a list of faults, each with its second `at`."),
+    file: Path = argument("FILE", "JSON: a list of faults; `at` is the second when each starts."),
     *,
     connection: ConnectionOptions,
     seed: int | None = option("N", "Seed: the same seed makes the same choices."),

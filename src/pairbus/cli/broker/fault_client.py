@@ -54,8 +54,9 @@ class FaultClient:
                 return client.request(method, path, body=data, headers=headers)
         except NamespaceError as error:
             text = cannot_reach(self._target, str(error))
-            if text.endswith("?"):  # refused
-                text += " The fault `unreachable` closes it until its duration is over."
+            is_closed = isinstance(error.__cause__, ConnectionRefusedError)
+            if is_closed and self._target.is_local:
+                text += " The fault `unreachable` closes the port until its duration is over."
             raise NamespaceError(text) from error
 
     def _check(self, response: HttpResponse) -> dict[str, Any]:

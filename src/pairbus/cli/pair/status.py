@@ -64,9 +64,8 @@ def status(
 
     It changes nothing and locks nothing. "connect" is the time to open an AMQP connection, "round
     trip" the time of an HTTP request. The policy of the primary needs Send, that of the secondary
-    Manage and Listen: a missing right is named. Only
-    the processes themselves know which entities are failed over and how fast a syphon is: give
-    the URLs of their metrics.
+    Manage and Listen. If a right is missing, the command says so. Only the processes themselves
+    know which entities are failed over and how fast a syphon is: give the URLs of their metrics.
 
     Exit codes: 0 all namespaces answer, 1 a namespace does not answer or a right is missing, 2
     usage error, 130 interrupted.
