@@ -20,9 +20,10 @@ from pairbus.amqp.codec.values import encode
 from pairbus.amqp.sasl import SaslClient
 from pairbus.broker import Broker, QueueDescription
 from pairbus.broker.entities.policies import DEFAULT_KEY, DEFAULT_POLICY_NAME
-from pairbus.broker.links.links import SESSION_FILTER, Poll, ReceiverLink
+from pairbus.broker.links.receiver_link import SESSION_FILTER, Poll, ReceiverLink
 from pairbus.cost.meter import Tally
 from pairbus.fast.address import Address
+from pairbus.testing import ManualClock
 from tests.broker.world import encoded
 from tests.fast.world import messages, names, take
 
@@ -191,12 +192,14 @@ def test_a_session_that_nobody_gets_leaves_no_link_behind(session_id):
 
 
 def test_a_session_whose_lock_expires_leaves_no_link_behind():
-    queue = QueueDescription(name="q", requires_session=True, lock_duration=timedelta(seconds=1))
-    with Broker([queue]) as broker, connected(broker) as connection:
+    queue = QueueDescription(name="q", requires_session=True, lock_duration=timedelta(minutes=1))
+    clock = ManualClock()
+    with Broker([queue], clock=clock) as broker, connected(broker) as connection:
         before = receiver_links()
         link = ask_for_session(connection, "a")
         assert receiver_links() == before + 1
 
+        clock.advance(61)
         connection.wait(lambda: link.is_over, soon(), "the end of the lock")
 
         assert link.error.condition == "com.microsoft:session-lock-lost"
@@ -261,7 +264,7 @@ def test_a_receiver_that_waits_for_a_session_does_not_hold_back_the_others(sessi
 
     holder.grant(1)
 
-    connection.wait(lambda: len(holder.inbox) == 2, time.monotonic() + 10, "a message")
+    connection.wait(lambda: len(holder.inbox) == 2, soon(), "a message")
     assert not waiting.attached
 
 
@@ -271,7 +274,7 @@ def test_credit_that_was_granted_before_the_session_counts(sessions):
 
     send(connection, sessions.sender, "b", "b")
 
-    connection.wait(lambda: len(waiting.inbox) == 2, time.monotonic() + 10, "messages")
+    connection.wait(lambda: len(waiting.inbox) == 2, soon(), "messages")
 
 
 def test_a_receiver_that_drains_before_it_has_a_session_keeps_its_connection(sessions):

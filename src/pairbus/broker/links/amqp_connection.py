@@ -24,11 +24,12 @@ from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.faulty_transport import FaultyTransport
 from pairbus.broker.links import paths, tokens
 from pairbus.broker.links.attach import address_of, attach
-from pairbus.broker.links.links import ReceiverLink, SenderLink
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.reading import Pause, Reading
+from pairbus.broker.links.receiver_link import ReceiverLink
 from pairbus.broker.links.request_codec import no_entity
 from pairbus.broker.links.requests import ReplyLink, RequestQueue, find_reply_link
+from pairbus.broker.links.sender_link import SenderLink
 from pairbus.broker.links.tokens import Credentials, Grant
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.queue import Queue

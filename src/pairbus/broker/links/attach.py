@@ -12,10 +12,11 @@ from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import Operation
 from pairbus.broker.links import paths
 from pairbus.broker.links.host import LinkHost
-from pairbus.broker.links.links import SESSION_FILTER, ReceiverLink, SenderLink
 from pairbus.broker.links.paths import Path
+from pairbus.broker.links.receiver_link import SESSION_FILTER, ReceiverLink
 from pairbus.broker.links.request_codec import no_entity
 from pairbus.broker.links.requests import CbsLink, ManagementLink, ReplyLink
+from pairbus.broker.links.sender_link import SenderLink
 from pairbus.broker.messages import lifecycle
 from pairbus.broker.messages.lifecycle import MailboxKind
 from pairbus.broker.messages.queue import Queue
