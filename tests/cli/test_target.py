@@ -72,6 +72,11 @@ def test_a_ca_file_without_a_certificate_is_refused(
         parse_target(text, file)
 
 
+def test_a_ca_file_that_cannot_be_looked_at_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^--ca-file x+: cannot be read: File name too long$"):
+        parse_target(AZURE, Path("x" * 300))
+
+
 def test_ssl_cert_file_is_used_unless_the_broker_is_trusted_anyway(
     ca_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +85,9 @@ def test_ssl_cert_file_is_used_unless_the_broker_is_trusted_anyway(
     assert parse_target(AZURE).verify == str(ca_file)
     assert parse_target(LOCAL).verify is False
     monkeypatch.setenv("SSL_CERT_FILE", "absent.pem")
-    with pytest.raises(UsageError, match=r"^SSL_CERT_FILE absent\.pem: no such file$"):
+    with pytest.raises(
+        UsageError, match=r"^SSL_CERT_FILE absent\.pem: cannot be read: No such file"
+    ):
         parse_target(AZURE)
     assert parse_target(LOCAL).verify is False
 

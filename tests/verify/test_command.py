@@ -97,7 +97,8 @@ def steal(pair, stopping):
         (("--local", "--duration", "1s"), "--duration 1s: must be from 5s to 24h"),
         (("--local", "--drain", "soon"), "--drain"),
         (("--local", "--primary", "a.example"), "--local brings its own pair"),
-        (("--local", "--report", "nowhere/a.html"), "nowhere/a.html: there is no folder nowhere"),
+        (("--local", "--report", "nowhere/a.html"), "cannot write to the folder nowhere"),
+        (("--local", "--report", f"{'x' * 300}/a.html"), "cannot write to the folder xx"),
         (("--primary", HERE, "--secondary", HERE), "are the same namespace, localhost:5672"),
     ],
 )

@@ -233,7 +233,7 @@ def command_group(name: str, help: str) -> CommandApp:
 
 
 def confirm(question: str) -> None:
-    """Ask before something is deleted. Any answer but "yes" ends the command with exit code 1."""
+    """Ask before something is deleted. Any answer but y or yes ends the command with code 1."""
     if not sys.stdin.isatty():
         raise UsageError(
             "cannot ask for confirmation because stdin is not a terminal; use --yes to delete "

@@ -90,8 +90,6 @@ def parse_target(
 
 def _check_ca_file(path: str, name: str) -> None:
     """Each library that connects would report it in its own way, or not at all."""
-    if not Path(path).is_file():
-        raise UsageError(f"{name} {path}: no such file")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except ssl.SSLError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import sys
 from pathlib import Path
@@ -148,8 +149,8 @@ def check_access(
     if (certificate is None) != (key is None):
         raise UsageError("--certificate and --key belong together: give both")
     for name, file in (("--certificate", certificate), ("--key", key)):
-        if file is not None and not file.is_file():
-            raise UsageError(f"{name} {file}: no such file")
+        if file is not None and not os.access(file, os.R_OK):
+            raise UsageError(f"{name} {file}: cannot be read, or does not exist")
     if proxy_url is not None:
         try:
             parts = urlsplit(proxy_url)

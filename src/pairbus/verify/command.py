@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import sys
 from pathlib import Path
@@ -82,8 +83,8 @@ def verify(
     drain_seconds = parse_duration(drain, "--drain").total_seconds()
     if local and pair.primary:
         raise UsageError("--local brings its own pair: leave out --primary and --secondary")
-    if report is not None and not report.parent.is_dir():
-        raise UsageError(f"--report {report}: there is no folder {report.parent}")
+    if report is not None and not os.access(report.parent, os.W_OK):
+        raise UsageError(f"--report {report}: cannot write to the folder {report.parent}")
     given = None if local else _given_pair(pair)
     if not no_syphon:
         require_spark("verify")

@@ -360,7 +360,7 @@ def test_a_refusal_of_the_namespace_is_one_line_and_exit_code_1(
         ),
         (["create", "rule", "t", "s", "r", "-p", "x:int=a"], "'a' is not a valid int"),
         (["create", "queue", "q", "--lock-duration", "30"], "'30' has no unit: use 30s"),
-        (["list", "--ca-file", "absent.pem"], "--ca-file absent.pem: no such file"),
+        (["list", "--ca-file", "absent.pem"], "--ca-file absent.pem: cannot be read: No such"),
     ],
 )
 def test_a_usage_error_is_one_line_and_exit_code_2(

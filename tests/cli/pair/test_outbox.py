@@ -228,8 +228,17 @@ def test_a_file_that_is_missing_is_a_usage_error_and_is_not_created(
     done = pairbus("outbox", command, str(path))
 
     assert done.code == 2
-    assert f"there is no file {path}" in done.err
+    assert f"cannot read {path}: No such file or directory" in done.err
     assert not path.exists()
+
+
+def test_a_file_that_cannot_be_looked_at_is_a_usage_error(pairbus):
+    path = "x" * 300
+
+    assert pairbus("outbox", "list", path) == (
+        *(2, ""),
+        f"pairbus: cannot read {path}: File name too long\n",
+    )
 
 
 def test_a_file_that_is_something_else_is_refused(pairbus, tmp_path):

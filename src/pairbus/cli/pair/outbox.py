@@ -7,6 +7,7 @@ again the next time, under the same id.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -224,10 +225,12 @@ def purge(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[OutboxFile]:
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    if stat.S_ISDIR(mode):
         raise UsageError(f"{path} is a folder: give the file of the outbox")
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}")
     outbox = OutboxFile(path)
     try:
         outbox.open()
