@@ -180,7 +180,7 @@ def _receive_all(client: Client, receiver: Link, arrived: list[int]) -> None:
         receiver.grant(BATCH)
         client.exchange()
         assert len(arrived) == BATCH, f"{len(arrived)} messages arrived"
-        client.session.settle(arrived, ACCEPTED, two_phase=True)
+        client.session.settle(arrived, ACCEPTED)
         done += len(arrived)
         arrived.clear()
     client.exchange()

@@ -344,7 +344,7 @@ class Receiver(Attachment[ClientReceiverLink]):
         link, connection = self._alive(), self._namespace.current
         if link is not None and connection is not None:
             ids = sorted([one.delivery_id for one in here])
-            self._releasing = link.settle(ids, RELEASED, two_phase=True)
+            self._releasing = link.settle(ids, RELEASED)
             connection.exchange(0.0)
         if elsewhere and self._namespace.is_open:
             # Their links are lost, so settle them by lock token.

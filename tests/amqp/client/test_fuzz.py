@@ -54,7 +54,7 @@ def conversation() -> bytes:
     with Recorder() as pair:
         link, far = pair.receiver(name="in")
         pair.deliver(far, b"one", b"two" * 100, b"x" * 70_000)
-        link.settle([0, 1, 2], ACCEPTED, two_phase=True)
+        link.settle([0, 1, 2], ACCEPTED)
         pair.run()
         sender, _ = pair.sender(name="out")
         sender.send(b"mine")
@@ -80,7 +80,7 @@ def prepared() -> ClientProtocol:
     client.link = client.start_receiver("q", as_tuple, name="in")
     sender = client.start_sender("q", name="out")
     client.link.grant(100)
-    client.link.settle([0, 1, 2], ACCEPTED, two_phase=True)
+    client.link.settle([0, 1, 2], ACCEPTED)
     sender.send(b"mine")
     return client
 

@@ -232,7 +232,7 @@ def test_frames_of_impossible_sizes_are_refused(pair, head):
 def test_a_range_of_four_thousand_million_deliveries_is_read_at_once(pair):
     link, far = pair.receiver()
     pair.deliver(far, b"x", b"y")
-    settlement = link.settle([0, 1], ACCEPTED, two_phase=True)
+    settlement = link.settle([0, 1], ACCEPTED)
     accepted = Described(ULong(0x24), [])
     everything = [False, UInt(0), UInt(0xFFFFFFFE), True, accepted]
     pair.client.receive(encode_frame(0x15, everything))

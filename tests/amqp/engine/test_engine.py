@@ -623,7 +623,7 @@ def test_our_own_sending_is_not_reported_as_a_flow(pair):
     assert not pair.at_server(Flowed)
 
 
-def test_pending_counts_what_waits_for_the_session_window(pair):
+def test_what_waits_for_the_session_window_is_counted(pair):
     """A peer that gives credit but no session window must not make us hold messages unseen."""
     _, theirs = pair.sending_to_client(credit=100)
     flow = [UInt(0), UInt(0), UInt(0), UInt(100), UInt(0), UInt(0), UInt(50)]
@@ -631,7 +631,6 @@ def test_pending_counts_what_waits_for_the_session_window(pair):
     for number in range(10):
         theirs.send(b"%d" % number, b"x" * 10_000)
 
-    assert pair.server.pending >= 100_000
     assert theirs.session.outgoing_bytes >= 100_000
 
 
@@ -984,14 +983,14 @@ def use_everything(*handles):
             member = getattr(handle, name)
             if not callable(member):
                 continue
-            if name in ("reject", "refuse"):
+            if name == "reject":
                 member(AmqpError("amqp:not-found", "x"))
             elif name == "update":
                 member(ACCEPTED)
             elif name in ("grant", "set_credit"):
                 member(5)
             elif name == "settle" and isinstance(handle, Session):
-                member([1, 2], ACCEPTED, two_phase=True)
+                member([1, 2], ACCEPTED)
             else:
                 member()
         if hasattr(handle, "send"):

@@ -289,7 +289,7 @@ class Connection:
     ) -> SettlementGroup:
         """Like `settle`, without waiting: `settled` waits. Call `flush` to be sure it is sent."""
         link.check()
-        return link.settle(ids, outcome, two_phase=True)
+        return link.settle(ids, outcome)
 
     def settled(
         self, link: ClientReceiverLink, settlement: SettlementGroup, *, until: float

@@ -117,15 +117,15 @@ class ClientReceiverLink(ClientLink):
             self._wants_credit_back = True
             self._link.request_drain()
 
-    def settle(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> SettlementGroup:
+    def settle(self, ids: Iterable[int], outcome: Outcome) -> SettlementGroup:
         """Settle deliveries by their ids; gaps are allowed.
 
-        `two_phase`: the peer answers, and the `SettlementGroup` counts what is left to answer.
-        If the link is over, nothing is sent and nothing is left.
+        The peer answers, and the `SettlementGroup` counts what is left to answer. If the link is
+        over, nothing is sent and nothing is left.
         """
         if self.is_over:
             return SettlementGroup(outcome.kind)
-        return self._link.session.settle(ids, outcome, two_phase=two_phase)
+        return self._link.session.settle(ids, outcome)
 
 
 class ClientSenderLink(ClientLink):

@@ -330,16 +330,6 @@ class Engine:
         return bool(self._handshake_output) or (bool(self._wire.out) and not self._muted)
 
     @property
-    def pending(self) -> int:
-        """Bytes that wait for `data_to_send`, or for the peer's session window or credit.
-
-        The engine does not limit it: stop sending while it is too large.
-        """
-        self._wire.end_run()
-        waiting = sum(session.outgoing_bytes for session in self._sessions.values())
-        return waiting + sum(map(len, self._wire.out))
-
-    @property
     def incoming_bytes(self) -> int:
         """Bytes of messages received and not yet settled by us, and of those still arriving.
 

@@ -80,20 +80,18 @@ class Session:
             self._forget_all()
             self._write(END, [encode_error(error)] if error else [])
 
-    def settle(self, ids: Iterable[int], outcome: Outcome, *, two_phase: bool) -> SettlementGroup:
+    def settle(self, ids: Iterable[int], outcome: Outcome) -> SettlementGroup:
         """Settle messages that were received into a sink, by their ids in ascending order.
 
-        `two_phase`: the peer answers. If the session is over, nothing is sent and nothing is left.
+        The peer answers. If the session is over, nothing is sent and nothing is left.
         """
         settlement = SettlementGroup(outcome.kind)
         if self.alive:
-            wire, channel, received = self._wire, self.channel, self._received
-            tracked = wire.is_server
-            said = statement(outcome, is_receiver=True, settled=not two_phase, tracked=tracked)
+            wire, channel = self._wire, self.channel
+            said = statement(outcome, is_receiver=True, settled=False, tracked=wire.is_server)
             ids = list(ids)
-            if two_phase:
-                received.update(dict.fromkeys(ids, settlement))
-                settlement.left = len(ids)
+            self._received.update(dict.fromkeys(ids, settlement))
+            settlement.left = len(ids)
             for number in ids:
                 wire.dispose(channel, said, number)
         return settlement
