@@ -101,6 +101,33 @@ def test_credit_is_called_back(pair):
     assert len(link.inbox) == 3
 
 
+def test_both_sides_count_the_same_credit_if_some_is_granted_before_the_drain_is_answered(pair):
+    link, far = pair.receiver(credit=10)
+    link.drain()
+    asked = pair.client.engine.data_to_send()
+    link.grant(20)  # the answer is on its way
+    pair.server.receive(asked)
+    far.drained()
+    pair.run()
+    assert far.credit == link.credit == 10
+    pair.deliver(far, *[b"x"] * 10)
+    assert (far.credit, link.credit) == (0, 0)
+
+
+def test_two_drains_with_a_grant_between_are_both_answered(pair):
+    link, far = pair.receiver(credit=10)
+    link.drain()
+    first = pair.client.engine.data_to_send()
+    link.grant(20)
+    link.drain()
+    second = pair.client.engine.data_to_send()
+    for asked in (first, second):
+        pair.server.receive(asked)
+        far.drained()
+    pair.run()
+    assert far.credit == link.credit == 0
+
+
 def test_without_credit_nothing_is_called_back(pair):
     link, _ = pair.receiver(credit=0)
     seen = len(pair.at_server(Flowed))

@@ -51,6 +51,7 @@ class Link:
         self._unsettled = 0  # how many of the session's deliveries are of this link
         self._delivery_count = 0
         self._drain = False  # the receiver (either side) wants the credit used up or returned
+        self._drains_unanswered = 0  # how often we asked for that, without an answer so far
         # Sender: messages without credit, and the constant parts of a transfer by the tag's size.
         self._waiting: deque[tuple[Delivery, bytes, int]] = deque()
         self._heads: dict[int, tuple[bytes, bytes]] = {}
@@ -260,6 +261,7 @@ class Link:
         """Receiver: ask the peer to use up its credit or return it. `Flowed` reports the end."""
         if self.alive and not self.is_sender:
             self._drain = True
+            self._drains_unanswered += 1
             self._flow()
 
     def drained(self) -> None:

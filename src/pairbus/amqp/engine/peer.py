@@ -321,12 +321,14 @@ def _link_flow(link: Link, fields: list[Any], events: list[Event]) -> None:
         if type(last) is not Flowed or last.link is not link:  # the event has no figures of its own
             events.append(Flowed(link))
         return
-    # The answer to a drain: the sender returns credit by counting it as deliveries.
+    # The answer to a drain: the sender returns credit by counting it as deliveries. That holds even
+    # if we have granted more since: the sender subtracts the same deliveries from that grant.
     skipped = count - link._delivery_count & SERIAL
-    if link._drain and 0 < skipped <= max(0, link._credit):
+    if link._drains_unanswered and 0 < skipped <= max(0, link._credit):
         link._delivery_count = count
         link._credit -= skipped
         link._drain = False
+        link._drains_unanswered -= 1
         events.append(Flowed(link))
 
 
