@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from pairbus.amqp.codec.types import Described, UInt, ULong, UShort
@@ -125,6 +128,17 @@ def test_a_detached_link_takes_its_session_along_and_the_channel_is_free_again(p
         link.detach()
         pair.run()
     assert len(pair.at_server(SessionEnded)) == 300
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_nothing_is_kept_of_a_link_that_was_detached(pair, is_shared):
+    link, _ = pair.sender(is_shared=is_shared)
+    link.detach()
+    pair.run()
+    known = weakref.ref(link)
+    del link
+    gc.collect()
+    assert known() is None
 
 
 def test_a_link_that_the_peer_detaches_is_over(pair):

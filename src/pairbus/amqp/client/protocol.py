@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from uuid import uuid4
+from weakref import WeakSet
 
 from pairbus.amqp.client.links import (
     ClientLink,
@@ -61,7 +62,8 @@ class ClientProtocol:
             ),
         )
         self.opened = False
-        self._links: set[ClientLink] = set()
+        # Weak: the answer to a detach of ours is no event, so nothing would remove such a link.
+        self._links: WeakSet[ClientLink] = WeakSet()
         self._shared: Session | None = None
         self.engine.open()
 
