@@ -165,6 +165,23 @@ def test_a_hanging_namespace_looks_like_an_empty_queue_only_for_a_while(connect,
     assert receiver.receive(1, max_wait_seconds=0) == []
 
 
+def test_silence_is_noticed_by_a_caller_that_waits_only_for_short_times(connect, broker):
+    client = connect(silence_seconds=2.0)
+    receiver = client.receiver("q", credit=10)
+    assert receiver.receive(1, max_wait_seconds=0) == []
+    until = time.monotonic() + 30
+
+    def receive_nothing():
+        while time.monotonic() < until:
+            assert receiver.receive(1, max_wait_seconds=0.1) == []
+
+    with (
+        broker.faults.hang(),
+        pytest.raises(ServiceBusConnectionError, match="silent for 2 s"),
+    ):
+        receive_nothing()
+
+
 def test_heartbeats_keep_a_quiet_connection(connect, broker):
     client = connect(silence_seconds=4.0)
     receiver = client.receiver("q", credit=10)

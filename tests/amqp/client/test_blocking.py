@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import threading
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 import trustme
 
+from pairbus.amqp.client import blocking
 from pairbus.amqp.client.blocking import (
     Connection,
     ConnectionLost,
@@ -150,6 +152,25 @@ def test_upkeep_is_called_while_waiting(connection):
 
     connection.upkeep = upkeep
     connection.wait(lambda: len(calls) > 3, soon(), "upkeep")
+
+
+@pytest.mark.parametrize("waits_for_several", [False, True])
+def test_what_has_come_while_nobody_read_is_no_silence(
+    broker, connection, monkeypatch, waits_for_several
+):
+    link = connection.attach_receiver("q", as_tuple, until=soon())
+    link.grant(1)
+    connection.flush(soon())
+    with connected(broker) as other:
+        sent(other)
+    poll = select.poll()
+    poll.register(connection._transport.fileno(), select.POLLIN)
+    assert poll.poll(60_000)
+    monkeypatch.setattr(blocking, "_now", lambda: time.monotonic() + 1000)
+    if waits_for_several:
+        assert wait_together([connection], lambda: link.inbox, blocking._now())
+    else:
+        assert connection.wait_quietly(lambda: link.inbox, blocking._now())
 
 
 def test_a_peer_is_heard_out_although_neither_side_reads_at_first():

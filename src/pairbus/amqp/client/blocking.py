@@ -146,7 +146,10 @@ class Connection:
 
     def wait_quietly(self, done: Callable[[], object], until: float) -> bool:
         """Like `wait`, but returns False instead of raising PeerSilent."""
-        self._protocol.engine.resume_listening()
+        if not done():
+            # The peer may have sent much since the last call. Read it before the idle time-out is
+            # checked. Restarting the time-out instead would make it useless for short waits.
+            self.exchange(0.0)
         while not done():
             now = _now()
             due = min(until, self._next_deadline(now))  # heartbeats: also for one that never waits
@@ -311,7 +314,8 @@ def wait_together(
     Never raises: a connection that is lost is over, and so are its links.
     """
     for one in connections:
-        one._protocol.engine.resume_listening()
+        with contextlib.suppress(ClientError):
+            one.exchange(0.0)  # as in `wait_quietly`
     while True:
         has_news, due = False, until
         poll = select.poll()

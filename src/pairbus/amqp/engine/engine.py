@@ -362,10 +362,6 @@ class Engine:
         self._wire.limits = limits
         self._wire.unsettled_max = limits.unsettled_max
 
-    def resume_listening(self) -> None:
-        """Restart the idle time-out, for a caller that has not read for a while."""
-        self._idle.has_received = True
-
     # -- endings ------------------------------------------------------------------------------
 
     @property
