@@ -269,6 +269,23 @@ def test_a_property_of_a_wrong_type_is_refused_by_name(read, fields, text):
         read(slice_message(section(0x73, fields)))
 
 
+LONG = "x" * 100_000
+LONG_VALUES = {
+    "header": lambda: slice_message(section(0x70, [LONG])),
+    "message-id": lambda: message_id(slice_message(section(0x73, [[LONG]]))),
+    "group-id": lambda: group_id(slice_message(section(0x73, [None] * 10 + [[LONG]]))),
+}
+
+
+@pytest.mark.parametrize("read", LONG_VALUES.values(), ids=LONG_VALUES)
+def test_an_error_quotes_only_the_beginning_of_a_long_value(read):
+    """A broker logs it, and sends it in one frame, which has a maximum size."""
+    with pytest.raises(MalformedMessage, match="xxx") as caught:
+        read()
+
+    assert len(str(caught.value)) < 200
+
+
 def test_a_property_that_is_not_utf8_is_refused():
     parts = slice_message(bytes.fromhex("005373c00401a101ff"))
 

@@ -200,7 +200,9 @@ def _header(raw: bytes, count: int) -> tuple[bool | None, int | None, int | None
         value, pos = decode(raw, pos)
         if value is not None:
             if type(value) is not kind:
-                raise MalformedMessage(f"header.{name} must be a {kind.__name__}, not {value!r}")
+                raise MalformedMessage(
+                    f"header.{name} must be a {kind.__name__}, not {value!r:.80}"
+                )
             fields[index] = value if kind is bool else int(value)
     return fields[0], fields[1], fields[2]
 
@@ -400,7 +402,7 @@ def group_id(parts: Parts) -> str | None:
 def _text(value: Any, name: str) -> str | None:
     if value is None or isinstance(value, str):
         return None if value is None else str(value)
-    raise MalformedMessage(f"{name} must be a string, not {value!r}")
+    raise MalformedMessage(f"{name} must be a string, not {value!r:.80}")
 
 
 def identifier_text(value: Any, name: str = "an id") -> str | None:
@@ -419,7 +421,7 @@ def identifier_text(value: Any, name: str = "an id") -> str | None:
             return f"AMQP_ULONG:{int(value)}"
         case bytes():
             return f"AMQP_BINARY:{value.hex().upper()}"
-    raise MalformedMessage(f"{name} must be a string, ulong, uuid or binary, not {value!r}")
+    raise MalformedMessage(f"{name} must be a string, ulong, uuid or binary, not {value!r:.80}")
 
 
 def identifier_value(text: str) -> Any:
