@@ -65,6 +65,7 @@ EVERY_VALUE: dict[str, tuple[Any, str, str | None]] = {
     "decimal64": (Decimal64(b"\xff" * 8), "decimal64", "ff" * 8),
     "decimal128": (Decimal128(b"\x0a" * 16), "decimal128", "0a" * 16),
     "char": (Char("\N{SNOWMAN}"), "char", "\N{SNOWMAN}"),
+    "half a char": (Char("\ud83d"), "encoded", "cwAA2D0="),
     "timestamp": (Timestamp(1_767_225_600_123), "timestamp", "2026-01-01T00:00:00.123Z"),
     "before 1970": (Timestamp(-1), "timestamp", "1969-12-31T23:59:59.999Z"),
     "year 1": (Timestamp(-62_135_596_800_000), "timestamp", "0001-01-01T00:00:00.000Z"),

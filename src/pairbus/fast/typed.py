@@ -159,6 +159,8 @@ def to_typed(raw: bytes, value: Any) -> Typed:
         return ("null", None) if value is None else (ENCODED, _base64(raw))
     if (kind is float or kind is Float) and math.isnan(value):
         return ENCODED, _base64(raw)  # NaN has many encodings, but only one text
+    if kind is Char and "\ud800" <= value <= "\udfff":
+        return ENCODED, _base64(raw)  # half of a character, as .NET can send it: no UTF-8 text
     return known.name, known.to_text(value)
 
 
