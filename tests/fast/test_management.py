@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 from azure.servicebus.exceptions import (
     MessageLockLostError,
+    MessageSizeExceededError,
     OperationTimeoutError,
     ServiceBusAuthenticationError,
     ServiceBusError,
@@ -99,6 +102,12 @@ def test_a_refusal_of_the_broker_raises_the_error_of_the_sdk(client, broker):
         management.peek(1, 0)
     assert kind_of(caught.value) is Kind.MESSAGE
     assert management.peek(1, 1) == []
+
+
+def test_a_request_that_is_too_large_is_no_outage(client):
+    with pytest.raises(MessageSizeExceededError, match="larger than") as caught:
+        client.management("q").settle([UUID(int=1)], "suspended", reason="x" * 2_000_000)
+    assert kind_of(caught.value) is Kind.MESSAGE
 
 
 def test_an_unknown_entity_raises_the_error_of_the_sdk(client):

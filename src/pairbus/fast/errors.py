@@ -15,6 +15,7 @@ from azure.core.exceptions import AzureError
 from azure.servicebus import exceptions as sdk
 
 from pairbus.amqp.client.blocking import ClientError, ConnectionLost, LinkLost, PeerSilent
+from pairbus.amqp.client.requests import RequestRefused
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.fast.identity import requirement
 from pairbus.fast.message import ReceivedMessage
@@ -118,16 +119,18 @@ class SettleFailed(sdk.ServiceBusError):
         )
 
 
-def from_refusal(error: AmqpError | None, what: str) -> sdk.ServiceBusError:
-    """The service refused a message or a settlement."""
-    return _made(error or AmqpError("amqp:unknown-error"), what, MessageException)
+def from_refusal(error: AmqpError, what: str) -> sdk.ServiceBusError:
+    """The service refused a message, a settlement or a request."""
+    return _made(error, what, MessageException)
 
 
 def from_client_error(error: ClientError, what: str) -> sdk.ServiceBusError:
-    """A link or a connection failed, or an answer did not come."""
+    """A link or a connection failed, a request was refused, or an answer did not come."""
     peer_error = error.error
     if isinstance(error, PeerSilent):
         return sdk.OperationTimeoutError(message=f"{what}: {error}", error=error)
+    if isinstance(error, RequestRefused):
+        return from_refusal(peer_error or AmqpError("amqp:unknown-error", str(error)), what)
     if isinstance(error, LinkLost):
         if peer_error is not None:
             return _made(peer_error, what, AMQPLinkError)
