@@ -88,6 +88,13 @@ def test_settling_twice_is_a_lost_lock(client, receiver):
         receiver.complete(taken)
 
 
+def test_a_message_that_is_given_twice_is_settled_once(client, receiver):
+    taken = take(receiver, 2)
+    receiver.complete([*taken, taken[0]])
+    assert client.usage().of("q").settle == 2
+    assert left(client) == [f"m-{number}" for number in range(2, 10)]
+
+
 def test_nothing_to_settle_is_no_work(receiver):
     receiver.complete([])
     receiver.abandon([])

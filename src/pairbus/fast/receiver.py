@@ -288,6 +288,7 @@ class Receiver(Attachment[ClientReceiverLink]):
         """Settle on the link that delivered the messages, or by lock token if that link is lost."""
         if self._deletes:
             raise ValueError(f"{self!r} has nothing to settle: its mode is receiveAndDelete")
+        received = list(dict.fromkeys(received))  # each is answered once, even if it is given twice
         here, elsewhere = self._by_link(received)
         by_token = partial(
             self._management.settle_each, elsewhere, disposition, reason, description
