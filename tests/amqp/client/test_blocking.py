@@ -128,7 +128,8 @@ def test_a_lost_connection_ends_its_links(connection):
 
 
 def test_a_request_is_answered_and_strangers_answers_are_dropped(connection):
-    requests = RequestLinks(connection, "q/$management", until=soon())
+    requests = RequestLinks(connection, "q/$management")
+    requests.wait_attached(soon())
     properties = {"operation": "com.microsoft:peek-message", "type": "entity-mgmt"}
     requests._answers.inbox += [b"garbage", MESSAGE, b"\x00\x53\x73" + encode([None] * 6)]
     answer = requests.ask(properties, {"from-sequence-number": 1}, until=soon())
@@ -139,8 +140,9 @@ def test_a_request_is_answered_and_strangers_answers_are_dropped(connection):
 
 
 def test_requests_to_nobody_are_refused(connection):
+    requests = RequestLinks(connection, "nowhere/$management")
     with pytest.raises(LinkLost):
-        RequestLinks(connection, "nowhere/$management", until=soon())
+        requests.wait_attached(soon())
 
 
 def test_upkeep_is_called_while_waiting(connection):

@@ -98,7 +98,8 @@ def test_a_flood_of_bad_tokens_slows_down_its_address_alone(broker):
 def test_on_one_connection_only_the_first_bad_tokens_are_answered_at_once(broker):
     connection = Connection("127.0.0.1", broker.port)
     connection.open(SECONDS)
-    links = RequestLinks(connection, "$cbs", until=time.monotonic() + SECONDS)
+    links = RequestLinks(connection, "$cbs")
+    links.wait_attached(time.monotonic() + SECONDS)
     put = {"operation": "put-token", "type": "jwt", "name": f"sb://localhost:{broker.port}/orders"}
 
     def seconds_for(key, status):
@@ -156,7 +157,8 @@ def test_with_a_bad_token_every_entity_looks_alike(bad):
     with Broker(queues=[with_key, "plain"]) as broker:
         connection = Connection("127.0.0.1", broker.port)
         connection.open(SECONDS)
-        links = RequestLinks(connection, "$cbs", until=time.monotonic() + SECONDS)
+        links = RequestLinks(connection, "$cbs")
+        links.wait_attached(time.monotonic() + SECONDS)
         seen = {"cbs": set(), "http": set()}
         for name in names:
             audience = f"sb://localhost:{broker.port}/{name}"

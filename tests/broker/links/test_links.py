@@ -334,9 +334,9 @@ def test_after_a_client_has_left_its_replies_unread_it_can_start_again():
     with Broker(["q"]) as broker, connected(broker) as connection:
         leave_unread(connection, encoded(message_id="1", properties={"operation": "x"}))
 
-        answer = RequestLinks(connection, MANAGEMENT, until=soon()).ask(
-            {"operation": "x"}, None, until=soon()
-        )
+        links = RequestLinks(connection, MANAGEMENT)
+        links.wait_attached(soon())
+        answer = links.ask({"operation": "x"}, None, until=soon())
 
         assert answer.properties["statusCode"] == 501
 

@@ -38,10 +38,9 @@ def _as_it_came(link: ClientReceiverLink, number: int, tag: bytes, data: bytes) 
 
 
 class RequestLinks:
-    """The pair of links to one address of one connection."""
+    """The pair of links to one address of one connection. `wait_attached` must come first."""
 
-    def __init__(self, connection: Connection, address: str, *, until: float | None = None) -> None:
-        """With `until`, waits until the links are attached. Without it, call `wait_attached`."""
+    def __init__(self, connection: Connection, address: str) -> None:
         self._connection = connection
         self._address = address
         # Both at once: the peer may be far away.
@@ -50,8 +49,6 @@ class RequestLinks:
         )
         self._requests = connection.start_sender(address, source=address, is_shared=True)
         self._is_attached = False
-        if until is not None:
-            self.wait_attached(until)
 
     def wait_attached(self, until: float) -> None:
         if self._is_attached:
