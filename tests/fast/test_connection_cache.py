@@ -57,7 +57,7 @@ def opened(broker):
 
 
 def lend(cache, stage, run="run"):
-    return cache.lend(run, stage.address(stage.secondary), timeout_seconds=10)
+    return cache.lend(run, stage.address(stage.secondary), timeout_seconds=60)
 
 
 def lend_open(cache, stage, run="run"):

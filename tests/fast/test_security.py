@@ -25,6 +25,7 @@ from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.fast.connection import attach_each
 from pairbus.fast.tokens import JWT, SAS, Token, sign, source_of
+from tests.fast.conftest import SECONDS
 from tests.fast.credentials import Issuer
 from tests.fast.world import bearer_broker, left, message, messages, names, send_one, take
 from tests.waiting import wait_until
@@ -77,7 +78,7 @@ def test_a_policy_without_the_right_is_refused_at_the_link(connect, broker):
 
 def plain(broker: Broker, credential, clock) -> FastClient:
     where = f"localhost:{broker.port}"
-    return FastClient(where, credential, use_tls=False, timeout_seconds=5.0, clock=clock)
+    return FastClient(where, credential, use_tls=False, timeout_seconds=SECONDS, clock=clock)
 
 
 def signature(broker: Broker, clock, resource: str = "q") -> str:

@@ -42,7 +42,7 @@ def broker():
 def connected(broker, **more):
     sasl = SaslClient("PLAIN", DEFAULT_POLICY_NAME, DEFAULT_KEY)
     connection = Connection("localhost", broker.port, **{"sasl": sasl, **more})
-    connection.open(10)
+    connection.open(60)
     try:
         yield connection
     finally:
@@ -56,7 +56,7 @@ def connection(broker):
 
 
 def soon() -> float:
-    return time.monotonic() + 10
+    return time.monotonic() + 60
 
 
 def sent(connection, count=1):
@@ -95,7 +95,7 @@ def test_a_refused_login_is_told(broker):
     sasl = SaslClient("PLAIN", DEFAULT_POLICY_NAME, "wrong")
     connection = Connection("localhost", broker.port, sasl=sasl)
     with pytest.raises(ConnectionLost, match="refused PLAIN") as caught:
-        connection.open(10)
+        connection.open(60)
     assert caught.value.error.condition == "amqp:unauthorized-access"
     assert connection.is_over
     assert "wrong" not in str(caught.value)

@@ -43,13 +43,13 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 def soon() -> float:
-    return time.monotonic() + 20
+    return time.monotonic() + 60
 
 
 @pytest.fixture
 def connection(port: int) -> Iterator[Connection]:
     connection = Connection("127.0.0.1", port, sasl=SaslClient("PLAIN", "guest", "guest"))
-    connection.open(20)
+    connection.open(60)
     yield connection
     connection.close()
     assert connection.is_over
@@ -142,5 +142,5 @@ def test_an_address_that_rabbitmq_refuses_is_told(connection: Connection) -> Non
 def test_a_wrong_password_is_told(port: int) -> None:
     connection = Connection("127.0.0.1", port, sasl=SaslClient("PLAIN", "guest", "wrong"))
     with pytest.raises(ConnectionLost):
-        connection.open(20)
+        connection.open(60)
     assert connection.is_over
