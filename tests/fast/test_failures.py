@@ -31,6 +31,7 @@ from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.fast.connection import CLOSE_SECONDS, attach_each
 from pairbus.fast.errors import SendIncomplete
+from tests.fast.conftest import SECONDS
 from tests.fast.world import exhaust, listening, message, messages, names, send_one, take
 
 KEY = AzureNamedKeyCredential("name", "key")
@@ -44,8 +45,8 @@ def at_most(seconds: float):
     assert time.monotonic() - begun < seconds + 25
 
 
-def client_of(port: int, **more) -> FastClient:
-    return FastClient(f"127.0.0.1:{port}", KEY, use_tls=False, timeout_seconds=SHORT, **more)
+def client_of(port: int, *, timeout_seconds: float = SHORT) -> FastClient:
+    return FastClient(f"127.0.0.1:{port}", KEY, use_tls=False, timeout_seconds=timeout_seconds)
 
 
 # -- no connection ----------------------------------------------------------------------------
@@ -311,13 +312,13 @@ class Mischief:
             self._tokens.send(b"answer", answer, settled=True)
 
 
-def sent_to(**mischief) -> ServiceBusError:
-    return sent_to_peer(Mischief(**mischief))
+def sent_to(*, timeout_seconds: float = SECONDS, **mischief) -> ServiceBusError:
+    return sent_to_peer(Mischief(**mischief), timeout_seconds=timeout_seconds)
 
 
-def sent_to_peer(peer: Mischief) -> ServiceBusError:
+def sent_to_peer(peer: Mischief, *, timeout_seconds: float = SECONDS) -> ServiceBusError:
     with listening(peer) as port:
-        client = client_of(port)
+        client = client_of(port, timeout_seconds=timeout_seconds)
         try:
             with at_most(2 * SHORT), pytest.raises(SendIncomplete) as caught:
                 client.sender("q").send(messages(3))
@@ -380,7 +381,7 @@ def test_the_reason_for_the_end_of_a_session_or_connection_is_in_the_error(which
     ids=["no credit", "no answer to an attach", "no answer to a token"],
 )
 def test_a_peer_that_does_not_answer_is_not_waited_for(mischief, said):
-    failed = sent_to(**mischief)
+    failed = sent_to(timeout_seconds=SHORT, **mischief)
     assert isinstance(failed.error, OperationTimeoutError)
     assert failed.refused_ranges == (range(3),)
     assert said in str(failed.error)
@@ -410,7 +411,7 @@ def test_an_error_shows_no_time_if_requests_before_it_have_used_it_up():
 def test_refused_requests_are_not_waited_for_however_many_they_are():
     """They are more than a link has credit for answers, and no answer comes."""
     with listening(Mischief(refuses_tokens=True)) as port:
-        client = client_of(port)
+        client = client_of(port, timeout_seconds=SECONDS)
         try:
             errors = attach_each([client.sender(f"q{number}") for number in range(150)])
         finally:
