@@ -8,6 +8,7 @@ entities and tokens.
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import ssl
 import time
@@ -74,6 +75,7 @@ class Connection:
         """Why the connection has ended, if it was not closed here."""
         self._tls = tls
         self._silence_seconds = silence_seconds
+        self._checked_at = -math.inf
         self._is_closing = False
         self._protocol = ClientProtocol(
             container_id=container_id or f"pairbus-{uuid4()}",
@@ -146,10 +148,6 @@ class Connection:
 
     def wait_quietly(self, done: Callable[[], object], until: float) -> bool:
         """Like `wait`, but returns False instead of raising PeerSilent."""
-        if not done():
-            # The peer may have sent much since the last call. Read it before the idle time-out is
-            # checked. Restarting the time-out instead would make it useless for short waits.
-            self.exchange(0.0)
         while not done():
             now = _now()
             due = min(until, self._next_deadline(now))  # heartbeats: also for one that never waits
@@ -210,8 +208,14 @@ class Connection:
     def _next_deadline(self, now: float) -> float:
         """The time of the next heartbeat, of the idle time-out, or of upkeep."""
         protocol = self._protocol
+        # If nobody has read for a while, what has come in the meantime counts before the time-out
+        # does. Restarting the time-out instead would make it useless for a caller that waits often.
+        was_away = now - self._checked_at > self._silence_seconds / 4
+        self._checked_at = now
+        if was_away:
+            self.exchange(0.0)
         due = protocol.engine.tick(now=now)
-        if protocol.is_over:
+        if protocol.is_over and not self._is_closing:
             said = f"{self.host}:{self.port} has been silent for {self._silence_seconds:g} s"
             self._flush_close()
             self.loss = ConnectionLost(said)
@@ -220,7 +224,7 @@ class Connection:
             due = now + self._silence_seconds
         if self.upkeep is not None and protocol.opened and not self._is_closing:
             due = min(due, self.upkeep())
-        return due
+        return now if was_away else due  # what is awaited may have come
 
     # -- links ------------------------------------------------------------------------------
 
@@ -313,9 +317,6 @@ def wait_together(
 
     Never raises: a connection that is lost is over, and so are its links.
     """
-    for one in connections:
-        with contextlib.suppress(ClientError):
-            one.exchange(0.0)  # as in `wait_quietly`
     while True:
         has_news, due = False, until
         poll = select.poll()
