@@ -258,6 +258,21 @@ def test_an_expired_signature_ends_the_link_until_there_is_another(broker, clock
         assert left(client) == ["a", "b", "d"]
 
 
+def test_a_signature_that_has_expired_by_our_clock_only_is_not_sent_again_and_again(broker, clock):
+    class Counted(AzureSasCredential):
+        count = 0
+
+        @property
+        def signature(self) -> str:
+            self.count += 1
+            return super().signature
+
+    credential = Counted(signature(broker, clock))
+    with plain(broker, credential, lambda: clock() + 2000) as client:
+        assert client.receiver("q", credit=1).receive(1, max_wait_seconds=0.5) == []
+    assert credential.count < 5
+
+
 def test_messages_delivered_before_a_token_expired_are_not_lost(broker, clock):
     with plain(broker, AzureSasCredential(signature(broker, clock)), clock) as client:
         client.sender("q").send(messages(10))

@@ -34,6 +34,7 @@ from pairbus.fast.token_cache import RETRY_SECONDS, SCOPE, renewal_time
 SAS: Final = "servicebus.windows.net:sastoken"
 JWT: Final = "jwt"
 _LIFE_SECONDS: Final = 3600
+_RENEWAL_SECONDS_MIN: Final = 1.0
 _CBS: Final = "$cbs"
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,8 @@ class Token:
     def accepted(self, now: float) -> None:
         """Records that the service has accepted the token. From now on it is renewed in time."""
         if math.isfinite(self.expires):
-            self.renew_at = renewal_time(self.expires, now=now)
+            # Not at once: a signature stays the same, and our clock may be ahead of the service's.
+            self.renew_at = max(renewal_time(self.expires, now=now), now + _RENEWAL_SECONDS_MIN)
 
 
 TokenSource = Callable[[str, float], Token]
