@@ -332,9 +332,10 @@ def test_more_links_are_tried_than_a_connection_may_have():
         Broker(queues=paths) as broker,
         Address.from_connection_string(broker.connection_string).client() as client,
     ):
-        errors = attach_each([client.receiver(path, credit=1) for path in (*paths, "nowhere")])
-        assert errors[:-1] == [None] * 260
-        assert errors[-1] is not None
+        for _ in range(2):  # the second time, no requests for tokens come between the groups
+            errors = attach_each([client.receiver(path, credit=1) for path in (*paths, "nowhere")])
+            assert errors[:-1] == [None] * 260
+            assert errors[-1] is not None
 
 
 def test_the_error_of_a_credential_is_raised_by_the_call_that_needs_it(connect):

@@ -37,6 +37,10 @@ _PROPERTIES: Final = {"product": "pairbus"}
 _CHECK_SECONDS: Final = 1.0
 _AT_ONCE_MAX: Final = 200
 """Maximum number of links to attach at the same time. A connection may have 256."""
+_GROUP_SIZE: Final = 80
+"""How many links to try at once if there are more. The sessions of the last two groups may not have
+ended yet, and a connection may have 256 sessions, too.
+"""
 CLOSE_SECONDS: Final = 2.0
 """The longest time that closing waits for an answer. The answer is not needed, and the peer may be
 gone.
@@ -292,10 +296,11 @@ def attach_each(attachments: Attachments) -> list[Exception | None]:
     namespace = attachments[0]._namespace
     errors: list[Exception | None] = []
     with namespace.translating_errors(f"connecting to {namespace.namespace}"):
-        for first in range(0, len(attachments), _AT_ONCE_MAX):
-            some = attachments[first : first + _AT_ONCE_MAX]
+        size = _AT_ONCE_MAX if len(attachments) <= _AT_ONCE_MAX else _GROUP_SIZE
+        for first in range(0, len(attachments), size):
+            some = attachments[first : first + size]
             errors += _attach(some)
-            if len(attachments) > _AT_ONCE_MAX:
+            if len(some) < len(attachments):
                 for one in some:
                     one.detach()
     return [
