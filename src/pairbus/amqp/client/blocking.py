@@ -208,8 +208,8 @@ class Connection:
     def _next_deadline(self, now: float) -> float:
         """The time of the next heartbeat, of the idle time-out, or of upkeep."""
         protocol = self._protocol
-        # If nobody has read for a while, what has come in the meantime counts before the time-out
-        # does. Restarting the time-out instead would make it useless for a caller that waits often.
+        # If nobody has read for a while, read first: what has come in the meantime is no silence.
+        # To restart the time-out instead would make it useless for a caller whose waits are short.
         was_away = now - self._checked_at > self._silence_seconds / 4
         self._checked_at = now
         if was_away:
