@@ -338,6 +338,21 @@ def test_all_numbers_must_be_deferred_messages(world, mode):
     assert world.ask("receive-by-sequence-number", ok).status == 200
 
 
+def test_few_large_messages_fit_into_one_answer_but_each_can_be_received(world, monkeypatch):
+    monkeypatch.setattr("pairbus.broker.links.management._BY_NUMBER_BYTES_MAX", 1000)
+    world.send(encoded(bytes(2000)), encoded(bytes(2000)))
+    defer(world, count=2)
+    body = {"sequence-numbers": [1, 2], "receiver-settle-mode": 1}
+
+    answer = world.ask("receive-by-sequence-number", body)
+
+    assert refusal(answer) == (400, WRONG)
+    assert "fewer: their messages are too large" in answer.description
+    for number in (1, 2):
+        one = world.ask("receive-by-sequence-number", body | {"sequence-numbers": [number]})
+        assert numbers(one) == [number]
+
+
 def test_numbers_do_not_reach_into_other_mailboxes(make_world):
     world = make_world(QueueDescription(name="q"), QueueDescription(name="secret"))
     for name in ("q", "secret"):
@@ -451,6 +466,40 @@ def test_what_is_batch_deleted_while_it_waits_in_memory_is_not_delivered(world):
     world.flush()
 
     assert receiver.sequences == [3]
+    world.check_counters()
+
+
+def test_a_batch_delete_of_large_messages_costs_little_memory(world):
+    world.send(*[encoded(bytes(100_000))] * 40)
+    world.clock.advance(1)
+    body = {"message-count": 40, "enqueued-time-utc": world.now_ms}
+
+    tracemalloc.start()
+    answer = world.ask("batch-delete-messages", body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert answer.body == {"message-count": 40}
+    assert peak < 1_000_000
+    world.check_counters()
+
+
+@pytest.mark.req("B-12")
+def test_large_messages_that_the_disk_does_not_delete_are_whole(world):
+    receiver = Receiver(world.queue())
+    receiver.mailbox.attach()
+    receiver.flow(1)
+    world.send(*[encoded(bytes(100_000))] * 3)
+    world.clock.advance(1)
+    body = {"message-count": 9, "enqueued-time-utc": world.now_ms}
+
+    with world.broken_disk():
+        answer = world.ask("batch-delete-messages", body)
+    receiver.flow(2)
+
+    assert refusal(answer) == (500, "amqp:internal-error")
+    assert receiver.sequences == [1, 2, 3]
+    assert all(len(lock.message.bare) > 100_000 for lock in receiver.locks)
     world.check_counters()
 
 
