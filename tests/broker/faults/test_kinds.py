@@ -135,6 +135,13 @@ def test_json_that_is_not_a_script_is_refused(value, words):
     assert words in str(refused.value)
 
 
+def test_a_start_beyond_all_numbers_is_refused_like_any_other():
+    [far] = script_from_json([{"at": 10**400, "kind": "hang"}])
+
+    with pytest.raises(ConfigError, match="must be a number"):
+        FaultSchedule(Random(1)).plan([far], seed=None, now=0.0)
+
+
 def test_a_script_is_read_from_json():
     script = [{"at": 0, "kind": "hang", "seconds": 5}, {"at": 2.5, "kind": "disk_full"}]
 

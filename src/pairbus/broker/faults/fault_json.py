@@ -59,7 +59,7 @@ def script_from_json(value: object) -> list[tuple[float, Fault]]:
         if not isinstance(at, int | float) or isinstance(at, bool):
             raise ConfigError(f"entry {number} of the script: {_AT!r} is {_shown(at)}, not seconds")
         fault = from_json({key: given for key, given in each.items() if key != _AT})
-        entries.append((float(at), fault))
+        entries.append((at, fault))
     return entries
 
 
