@@ -19,6 +19,7 @@ _PERIOD_SECONDS: Final = 10.0
 _LINES_MAX: Final = {True: 100, False: 20}
 """Log lines in a period, for clients with a valid token and for others."""
 _SHOWN_MAX: Final = 200
+_REASON_MAX: Final = 500
 _BAD_TOKENS_FREE: Final = 50
 _DRAINED_PER_SECOND: Final = 1.0
 _WAIT_SECONDS: Final = 1.0
@@ -75,8 +76,8 @@ class RefusalLog:
                 for noun, value in (("entity", entity), ("policy", policy))
                 if value
             )
-            # The text may quote the client: it must not forge lines.
-            text = " ".join(reason.splitlines())
+            # The text may quote the client: it must neither forge lines nor fill the log.
+            text = " ".join(reason[:_REASON_MAX].splitlines())
             logger.info("namespace %s refused %s%s: %s", self._namespace, peer, details, text)
 
     def end_period(self) -> None:

@@ -341,6 +341,19 @@ def test_after_a_client_has_left_its_replies_unread_it_can_start_again():
         assert answer.properties["statusCode"] == 501
 
 
+@pytest.mark.parametrize(
+    ("address", "description"),
+    [("$cbs", "status-description"), (MANAGEMENT, "statusDescription")],
+)
+def test_the_name_of_an_unknown_operation_is_cut_in_the_reply(address, description):
+    with Broker(["q"]) as broker, connected(broker) as connection:
+        answer = RequestLinks(connection, address, until=soon()).ask(
+            {"operation": "x" * 30_000}, None, until=soon()
+        )
+
+    assert len(answer.properties[description]) < 200
+
+
 def test_replies_that_nobody_reads_cost_little_memory(large):
     body = {"from-sequence-number": 0, "message-count": 250}
     request = encoded(
@@ -351,6 +364,6 @@ def test_replies_that_nobody_reads_cost_little_memory(large):
 
 
 def test_without_a_token_few_replies_may_be_left_unread():
-    request = encoded(message_id="1", properties={"operation": "x" * 30_000})  # in the reply, too
+    request = encoded(message_id="x" * 30_000, properties={"operation": "x"})  # in the reply, too
     with Broker(["q"]) as broker, connected(broker, sasl=None) as connection:
         assert leave_unread(connection, request, "$cbs") < 10

@@ -219,7 +219,9 @@ class CbsLink(RequestLink):
 
     def _put_token(self, request: Request, now_ms: int) -> Reply:
         if request.operation != "put-token":
-            return Reply(400, f"{request.operation!r} is not an operation of $cbs: use put-token")
+            return Reply(
+                400, f"{request.operation!r:.100} is not an operation of $cbs: use put-token"
+            )
         audience, token = request.properties.get("name"), request.body
         if not isinstance(audience, str) or not isinstance(token, str):
             return Reply(400, "put-token needs the property 'name' and a string as its body")
@@ -266,7 +268,7 @@ class ManagementLink(RequestLink):
 
         operation = OPERATIONS.get(request.operation)
         if operation is None:
-            text = f"{request.operation!r} is not known to this broker"
+            text = f"{request.operation!r:.100} is not known to this broker"
             reply(refusal(AmqpError("amqp:not-implemented", text)))
         elif (error := self._refusal(request.operation, operation, now_ms)) is not None:
             reply(refusal(error))

@@ -8,6 +8,7 @@ lifespan, no logging set-up.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -24,7 +25,11 @@ from pairbus.broker.links.amqp_connection import AmqpConnection
 from pairbus.broker.namespace import Namespace
 from pairbus.broker.port.http import make_app
 from pairbus.broker.port.websocket import WebSocketConnection
-from pairbus.broker.refusals import network_of
+from pairbus.broker.refusals import network_of, peer_name
+
+logger = logging.getLogger(__name__)
+# uvicorn warns of each bad request, and anybody can send as many as they like.
+logger.addFilter(lambda record: record.levelno != logging.WARNING)
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
 _KEEP_ALIVE_SECONDS: Final = 30
@@ -97,6 +102,7 @@ class HttpConnection(HttpToolsProtocol):
         super().__init__(web.config, web.state, {})
         # A local broker does not log every request.
         self.access_log = False
+        self.logger = logger
         self._web = web
         self._slot = slot
         # Per request
@@ -123,6 +129,10 @@ class HttpConnection(HttpToolsProtocol):
                 self.send_400_response(
                     f"The head of a request has at most {_HEAD_BYTES_MAX} bytes."
                 )
+
+    def send_400_response(self, msg: str) -> None:
+        self._web.namespace.refusals.add(peer_name(self.client), msg)
+        super().send_400_response(msg)
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _PIPELINED_MAX:
