@@ -41,6 +41,8 @@ class Slot:
         self.peer = peer
         """Its socket address."""
         self.network = network_of(peer)
+        self.is_authenticated = False
+        """The client has shown a valid token."""
         self._owner: Closable | None = None
         self._transport: asyncio.Transport | None = None
 
@@ -54,7 +56,8 @@ class Slot:
         """The client has shown a valid token, so no other connection can take its slot. False if
         too many such clients are connected: then this one has to leave.
         """
-        return self._limit.authenticated(self)
+        self.is_authenticated = self._limit.authenticated(self)
+        return self.is_authenticated
 
     def free(self) -> None:
         self._limit.release(self)

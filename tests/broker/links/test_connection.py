@@ -3,13 +3,21 @@
 import logging
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from pairbus.amqp.codec.types import Described, Symbol, UInt, ULong, UShort
-from pairbus.amqp.frames import AMQP_HEADER, SASL_HEADER, decode_performative, encode_frame
+from pairbus.amqp.frames import (
+    AMQP_HEADER,
+    HEARTBEAT,
+    SASL_HEADER,
+    decode_performative,
+    encode_frame,
+)
 from pairbus.broker import Broker, Limits
 from pairbus.broker.connection_limit import ConnectionLimit
+from pairbus.broker.faults import Hang
 from pairbus.broker.links import amqp_connection as connection_module
 from pairbus.broker.links.amqp_connection import AmqpConnection
 
@@ -183,9 +191,13 @@ def test_before_its_token_a_client_has_a_handful_of_links_and_little_memory(capl
 
 
 class Transport:
-    """The socket of a client that is not read while `is_paused`."""
+    """The socket of a client that reads nothing, and is not read while `is_paused`."""
 
-    is_paused = False
+    def __init__(self):
+        self.connection = None
+        self.is_paused = self.is_aborted = self._is_closing = False
+        self.unread = bytearray()
+        self._high = 0
 
     def pause_reading(self):
         self.is_paused = True
@@ -194,16 +206,48 @@ class Transport:
         self.is_paused = False
 
     def is_closing(self):
-        return False
+        return self._is_closing
 
     def get_extra_info(self, name):
         return ("127.0.0.1", 1)
 
     def set_write_buffer_limits(self, *, high):
-        pass
+        self._high = high
 
     def write(self, data):
-        pass
+        self.unread += data
+        if len(self.unread) > self._high:
+            self.connection.pause_writing()
+
+    def close(self):
+        self._is_closing = True  # the socket stays open until everything is sent
+
+    def abort(self):
+        self.is_aborted = True
+
+
+@pytest.fixture
+def transport():
+    return Transport()
+
+
+@pytest.fixture
+def connection(world, transport):
+    """A connection on that transport, in a loop whose timers do not fire by themselves."""
+    limits = Limits(handshake_seconds=29.0, token_seconds=31.0, write_buffer_bytes_max=500_000)
+    limit = ConnectionLimit(limits, on_replaced=lambda slot: None)
+    connection = AmqpConnection(world.namespace, limit.acquire(("127.0.0.1", 1)), limits=limits)
+    transport.connection = connection
+    connection.connection_made(transport)
+    yield connection
+    connection.connection_lost(None)
+
+
+def run_timers(world, delay):
+    """Those that were set to this delay, also while others of them run."""
+    for timer_delay, timer in zip(world.loop.delays, world.loop.timers, strict=True):
+        if timer_delay == delay and not timer.cancelled():
+            timer._run()
 
 
 @pytest.mark.parametrize(
@@ -212,12 +256,8 @@ class Transport:
     ids=["without a token", "with a token"],
 )
 def test_before_its_token_a_client_may_have_few_bytes_of_requests_waiting(
-    world, handshake, is_paused
+    world, transport, connection, handshake, is_paused
 ):
-    limit = ConnectionLimit(Limits(), on_replaced=lambda slot: None)
-    connection = AmqpConnection(world.namespace, limit.acquire(("127.0.0.1", 1)), limits=Limits())
-    transport = Transport()
-    connection.connection_made(transport)
     connection.data_received(handshake + attach("$cbs"))
 
     for number in range(2):
@@ -225,22 +265,97 @@ def test_before_its_token_a_client_may_have_few_bytes_of_requests_waiting(
             connection.data_received(chunk)
     assert transport.is_paused == is_paused
 
-    for delay, timer in zip(world.loop.delays, world.loop.timers, strict=True):
-        if not delay:  # the turn of a request
-            timer._run()
+    run_timers(world, 0)  # the turns of the requests
     assert not transport.is_paused
-    connection.connection_lost(None)
+
+
+@pytest.mark.parametrize(
+    ("handshake", "unread_max"),
+    [(HANDSHAKE, 100_000), (WITH_KEY, 600_000)],
+    ids=["without a token", "with a token"],
+)
+def test_before_its_token_a_client_may_leave_little_output_unread(
+    transport, connection, handshake, unread_max
+):
+    connection.data_received(handshake)
+    wants_answer = [UInt(0), UInt(9), UInt(0), UInt(9), None, None, None, None, None, True]
+    flood = encode_frame(0x13, wants_answer) * 500
+
+    while not transport.is_paused and len(transport.unread) < unread_max:
+        connection.data_received(flood)
+
+    assert transport.is_paused
+    assert unread_max / 2 < len(transport.unread) < unread_max
+
+
+ENDINGS = {
+    "it broke a rule": lambda made: made.data_received(encode_frame(0x10, ["again", "h"])),
+    "it closed the connection": lambda made: made.data_received(encode_frame(0x18, [])),
+    "the broker shuts down": lambda made: made.shutdown(),
+}
+
+
+@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
+def test_a_client_that_does_not_read_until_the_end_loses_its_slot(
+    world, transport, connection, end
+):
+    connection.data_received(WITH_KEY)
+    end(connection)
+    assert (transport.is_closing(), transport.is_aborted) == (True, False)
+
+    run_timers(world, 29.0)
+
+    assert transport.is_aborted
+
+
+def test_a_client_is_not_idle_while_a_fault_holds_what_it_sends(
+    world, transport, connection, monkeypatch
+):
+    now = [1000.0]
+    monkeypatch.setattr(connection_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    connection.data_received(WITH_KEY)
+    hang = world.namespace.faults.start(Hang())
+
+    connection.data_received(attach("q"))
+    for _ in range(5):
+        now[0] += 100
+        connection.data_received(HEARTBEAT)
+        world.loop.timers[-1]._run()  # looks whether the client is idle
+    world.namespace.faults.clear([hang])
+    world.namespace.run()
+
+    assert b"l0" in transport.unread  # the link is attached
+    assert not transport.is_closing()
 
 
 def test_after_its_token_a_client_has_all_that_the_limits_allow():
-    with Broker(["q"], limits=Limits(token_seconds=0.2)) as broker, Client(broker) as client:
+    with Broker(["q"]) as broker, Client(broker) as client:
         client.send(WITH_KEY, *(attach("q", number) for number in range(20)))
         client.send(*(unfinished(number, 30_000) for number in range(3)))
-        for _ in range(20):
-            client.until(0x12)
-        time.sleep(0.4)  # longer than a stranger may stay
         client.send(attach("q", 20))
-        client.until(0x12)
+        for _ in range(21):
+            client.until(0x12)
+
+
+@pytest.mark.parametrize(
+    ("handshake", "may_stay"),
+    [(HANDSHAKE, False), (WITH_KEY, True)],
+    ids=["without a token", "with a token"],
+)
+def test_a_client_without_a_token_is_sent_away_in_time(
+    world, transport, connection, caplog, handshake, may_stay
+):
+    caplog.set_level(logging.INFO, logger="pairbus.broker")
+    connection.data_received(handshake + attach("$cbs"))
+
+    run_timers(world, 31.0)
+
+    reason = "it sent no valid token in 31 s"
+    assert (reason.encode() in transport.unread) is not may_stay
+    assert [line.endswith(f": {reason}") for line in caplog.messages] == [True] * (not may_stay)
+    assert not transport.is_closing()  # the client should answer the close
+    run_timers(world, 29.0)
+    assert transport.is_aborted is not may_stay
 
 
 def test_one_client_with_a_token_too_many_is_told_so(caplog):
@@ -259,13 +374,3 @@ def test_one_client_with_a_token_too_many_is_told_so(caplog):
     reason = "1 connections are open, which is the limit"
     assert error.value[:2] == ["amqp:resource-limit-exceeded", reason]
     assert caplog.messages[0].endswith(f": {reason}")
-
-
-def test_a_client_without_a_token_is_sent_away_in_time(caplog):
-    caplog.set_level(logging.INFO, logger="pairbus.broker")
-    limits = Limits(token_seconds=0.2, handshake_seconds=5.0)
-    with Broker(["q"], limits=limits) as broker, Client(broker) as client:
-        client.send(HANDSHAKE, attach("$cbs"))
-        (error,) = client.until(0x18)
-    assert error.value[:2] == ["amqp:connection:forced", "it sent no valid token in 0.2 s"]
-    assert caplog.messages[0].endswith(": it sent no valid token in 0.2 s")

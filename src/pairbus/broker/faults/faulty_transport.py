@@ -21,7 +21,9 @@ from pairbus.broker.faults.controller import FaultTarget
 _HELD_BYTES_MAX: Final = 4 * 1024 * 1024
 """Held input of one connection. Above this, reading pauses."""
 _EVENT_BYTES: Final = 200
+"""What an event without a message counts."""
 _NOW_SECONDS: Final = 0.0005
+"""Timers count in milliseconds: what is due in half of one is due now."""
 
 T = TypeVar("T")
 

@@ -45,6 +45,8 @@ _DELIVERIES_AT_ONCE: Final = 100
 # Before its first valid token, a client needs two links to `$cbs`, and a few kilobytes.
 _UNAUTHENTICATED_LINKS_MAX: Final = 8
 _UNAUTHENTICATED_BYTES_MAX: Final = 64 * 1024
+"""Each of unfinished messages, of requests that wait, and of output that the client does not read.
+"""
 
 
 class AmqpConnection(asyncio.Protocol):
@@ -105,7 +107,9 @@ class AmqpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._slot.occupy(self, transport)
         self._transport = transport
-        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
+        self._transport.set_write_buffer_limits(
+            high=min(_UNAUTHENTICATED_BYTES_MAX, self._limits.write_buffer_bytes_max)
+        )
         self._reading = self._requests.reading = Reading(self._transport)
         self.namespace.connections.add(self)
         self.namespace.connections_opened += 1
@@ -121,6 +125,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.faulty_transport is not None:
+            self._engine.resume_listening()  # the client is not idle, even if a fault holds this
             self.faulty_transport.received_bytes(data)
             return
         now_ms = self.namespace.now_ms()
@@ -140,8 +145,8 @@ class AmqpConnection(asyncio.Protocol):
         self._abort_later()
 
     def _abort_later(self) -> None:
-        """A closed engine has no idle timeout: a client that does not answer the close would keep
-        its slot.
+        """A closed engine has no idle timeout, and a closed transport waits until everything is
+        sent: a client that does not answer the close, or does not read, would keep its slot.
         """
         if self._close_deadline is None and self._transport is not None:
             self._close_deadline = self.namespace.loop.call_later(
@@ -184,6 +189,7 @@ class AmqpConnection(asyncio.Protocol):
         self.flush()
         if self._transport is not None:
             self._transport.close()
+            self._abort_later()
 
     # the engine's side
 
@@ -200,6 +206,7 @@ class AmqpConnection(asyncio.Protocol):
             transport.write(data)
         if self._engine.closed:
             transport.close()
+            self._abort_later()
             return
         self._unsent_bytes = 0
         if self.is_congested and not self._reading.is_paused_by(Pause.WRITES):
@@ -394,6 +401,7 @@ class AmqpConnection(asyncio.Protocol):
         if self._slot.authenticated():
             self._engine.set_limits(self._engine_limits)
             self._held_bytes_max = _HELD_BYTES_MAX
+            self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
         else:
             reason = f"{self._limits.connections_max} connections are open, which is the limit"
             error = AmqpError("amqp:resource-limit-exceeded", reason)

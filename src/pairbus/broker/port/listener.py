@@ -38,6 +38,7 @@ _HTTP_NEEDS_TLS: Final = (
     b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain\r\nContent-Length: 36\r\n"
     b"Connection: close\r\n\r\nThis broker takes only TLS (https).\n"
 )
+# A flood of new connections must not delay the others.
 _ACCEPTS_AT_ONCE: Final = 64
 # Without file descriptors, accepting again at once would only spin the loop.
 _ACCEPT_PAUSE_SECONDS: Final = 0.2

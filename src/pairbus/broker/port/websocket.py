@@ -26,7 +26,9 @@ from pairbus.broker.links.amqp_connection import AmqpConnection
 
 PATH: Final = "/$servicebus/websocket"
 SUBPROTOCOL: Final = Subprotocol("AMQPWSB10")
+# The library collects the whole frame before we see any of it.
 _FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
+_UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 128 * 1024
 # Pongs are the only output that AMQP's own flow control does not limit.
 _PINGS_UNREAD_MAX: Final = 1000
 _CLOSE_SECONDS: Final = 2.0
@@ -52,7 +54,9 @@ class WebSocketConnection(asyncio.Protocol):
         self._hosts = hosts
         self._open_amqp = open_amqp
         self._wire = ServerProtocol(
-            subprotocols=[SUBPROTOCOL], max_size=(None, _FRAME_BYTES_MAX), logger=_QUIET
+            subprotocols=[SUBPROTOCOL],
+            max_size=(None, _UNAUTHENTICATED_FRAME_BYTES_MAX),
+            logger=_QUIET,
         )
         self._transport: asyncio.Transport | None = None
         self._amqp: AmqpConnection | None = None
@@ -67,6 +71,8 @@ class WebSocketConnection(asyncio.Protocol):
         self._slot.occupy(self, transport)
 
     def data_received(self, data: bytes) -> None:
+        if self._slot.is_authenticated:
+            self._wire.max_fragment_size = _FRAME_BYTES_MAX
         self._wire.receive_data(data)
         for event in self._wire.events_received():
             if isinstance(event, Request):
