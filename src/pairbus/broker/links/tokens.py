@@ -125,11 +125,14 @@ class Credentials:
         return next((grant.policy_name for grant in self._valid(path, now_ms)), None)
 
     def _valid(self, path: Path, now_ms: int) -> Iterator[Grant]:
-        grants = [*self._grants.values(), *([self._identity] if self._identity else [])]
+        name = str(path)
+        # The path's own token comes first: a client may have hundreds, and check_tokens asks for
+        # each of its links.
+        grants = (self._grants.get(name.lower()), *self._grants.values(), self._identity)
         return (
             grant
             for grant in grants
-            if grant.covers(str(path)) and not grant.is_expired(now=now_ms / 1000)
+            if grant is not None and grant.covers(name) and not grant.is_expired(now=now_ms / 1000)
         )
 
 
