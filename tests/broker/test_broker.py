@@ -128,6 +128,19 @@ def test_errors_on_start_are_raised_by_start() -> None:
         assert broker.port
 
 
+def test_a_start_that_is_interrupted_at_once_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads, before = threading.active_count(), socket_count()
+    monkeypatch.setattr("pairbus.broker.broker._START_SECONDS", 0)  # before it has its loop
+
+    with pytest.raises(TimeoutError):
+        Broker().start()
+
+    assert threading.active_count() == threads
+    assert socket_count() == before
+
+
 def test_misuse_is_explained() -> None:
     broker = Broker()
     with pytest.raises(BrokerError, match="not running"):

@@ -204,6 +204,7 @@ class _BrokerThread:
         self._done: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._is_stopping = False
         # A daemon thread, because the interpreter waits for other threads before it runs atexit.
         self._thread = threading.Thread(target=self._run, name="pairbus-broker", daemon=True)
 
@@ -222,6 +223,7 @@ class _BrokerThread:
         self._thread.join(_STOP_SECONDS)
 
     def _ask_to_stop(self) -> None:
+        self._is_stopping = True
         if self._loop is not None and self._stop is not None and not self._done.done():
             self._loop.call_soon_threadsafe(self._stop.set)
 
@@ -238,6 +240,8 @@ class _BrokerThread:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        if self._is_stopping:
+            return  # `start` was interrupted before there was a loop
         await self.server.start()
         self._ready.set_result(dict(self.server.endpoints))
         try:
