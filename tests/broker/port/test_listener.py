@@ -267,6 +267,16 @@ async def test_a_request_whose_head_never_ends_is_refused(tmp_path: Path) -> Non
 
 
 @in_a_loop
+async def test_a_request_with_a_long_address_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as port:
+        peer = await port.connect()
+        peer.writer.write(b"GET /q?" + b"a&" * 5_000 + HEALTH[len(b"GET /$health") :])
+        assert (await peer.read()).startswith(b"HTTP/1.1 400")
+        await peer.close()
+        await port.emptied()
+
+
+@in_a_loop
 async def test_thousands_of_requests_in_one_packet_are_refused(tmp_path: Path) -> None:
     async with opened(tmp_path) as port:
         few = await port.connect()

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 logger.addFilter(lambda record: record.levelno != logging.WARNING)
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
+# Decoding an address takes long for its size, and is done before the token is looked at.
+_URL_BYTES_MAX: Final = 8 * 1024
 _KEEP_ALIVE_SECONDS: Final = 30
 _PIPELINED_MAX: Final = 16
 
@@ -96,7 +98,7 @@ class _Gate:
 
 
 class HttpConnection(HttpToolsProtocol):
-    """uvicorn's protocol, with a deadline for each request and a limit for its head."""
+    """uvicorn's protocol, with a deadline for each request and limits for its head."""
 
     def __init__(self, web: Web, slot: Slot) -> None:
         super().__init__(web.config, web.state, {})
@@ -141,6 +143,11 @@ class HttpConnection(HttpToolsProtocol):
         self._is_in_head = True
         self._head_bytes = 0
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > _URL_BYTES_MAX:
+            raise ValueError(f"an address may have {_URL_BYTES_MAX} bytes")
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
