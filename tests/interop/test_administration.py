@@ -37,7 +37,7 @@ from pairbus.broker import (
 )
 from pairbus.broker.entities.policies import default_policy
 from pairbus.broker.links.tokens import make_token
-from tests.interop.bus import POLICIES
+from tests.interop.bus import POLICIES, take
 from tests.interop.shells import AsyncioShell, Blocking, Shell, both_clients
 
 NEVER = datetime(1, 1, 1, tzinfo=UTC)
@@ -426,7 +426,7 @@ def test_counts_sizes_and_times_are_true(admin: Any, shell: Shell, broker: Broke
             sender.send_messages([ServiceBusMessage(f"{number}") for number in range(5)])
             sender.schedule_messages(ServiceBusMessage("later"), later)
         with client.get_queue_receiver("orders") as receiver:
-            first, second, *_ = receiver.receive_messages(5, max_wait_time=30)
+            first, second = take(receiver, 2)
             receiver.dead_letter_message(first)
             receiver.defer_message(second)
 
