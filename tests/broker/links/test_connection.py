@@ -190,6 +190,29 @@ def test_before_its_token_a_client_has_a_handful_of_links_and_little_memory(capl
     ]
 
 
+def begin(channel):
+    return encode_frame(0x11, [None, UInt(0), UInt(1000), UInt(1000)], channel=channel)
+
+
+@pytest.mark.parametrize(
+    ("handshake", "is_refused"),
+    [(HANDSHAKE, True), (WITH_KEY, False)],
+    ids=["without a token", "with a token"],
+)
+def test_before_its_token_a_client_may_begin_few_sessions(
+    transport, connection, handshake, is_refused
+):
+    connection.data_received(handshake)
+
+    connection.data_received(b"".join(begin(channel) for channel in range(1, 64)))
+    assert not transport.is_closing()
+    connection.data_received(begin(64))
+
+    assert transport.is_closing() is is_refused
+    refusal = b"session 65 is one too many: a connection may have 64"
+    assert (refusal in transport.unread) is is_refused
+
+
 class Transport:
     """The socket of a client that reads nothing, and is not read while `is_paused`."""
 

@@ -276,6 +276,9 @@ class Engine:
             if channel > (limit := self._wire.limits.channel_max):
                 said = f"begin on channel {channel}; channel_max is {limit}"
                 raise FrameError("amqp:connection:framing-error", said)
+            if len(self._sessions) >= (limit := self._wire.limits.sessions_max):
+                said = f"session {limit + 1} is one too many: a connection may have {limit}"
+                raise FrameError("amqp:resource-limit-exceeded", said)
             session = None
             if ours is None:
                 self._sessions[channel] = session = Session(self._wire, channel, channel)

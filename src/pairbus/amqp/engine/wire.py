@@ -20,6 +20,10 @@ class EngineLimits:
     channel_max: int = 255
     """The highest channel, so one session more than this."""
 
+    sessions_max: int = 65_536
+    """Of the peer's sessions at a time. Unlike `channel_max`, it is not in the open frame, and so
+    it may change."""
+
     links_max: int = 256
     """Of all sessions together."""
 

@@ -44,6 +44,8 @@ _DELIVERIES_AT_ONCE: Final = 100
 """The output is counted after so many, so that its limit is not exceeded by much."""
 # Before its first valid token, a client needs two links to `$cbs`, and a few kilobytes.
 _UNAUTHENTICATED_LINKS_MAX: Final = 8
+# Java's SDK begins a session for each of its clients before it sends the first token.
+_UNAUTHENTICATED_SESSIONS_MAX: Final = 64
 _UNAUTHENTICATED_BYTES_MAX: Final = 64 * 1024
 """Each of unfinished messages, of requests that wait, and of output that the client does not read.
 """
@@ -85,6 +87,7 @@ class AmqpConnection(asyncio.Protocol):
             limits=replace(
                 self._engine_limits,
                 links_max=min(_UNAUTHENTICATED_LINKS_MAX, limits.links_max),
+                sessions_max=_UNAUTHENTICATED_SESSIONS_MAX,
                 incoming_window=_UNAUTHENTICATED_BYTES_MAX,
             ),
             sasl=SaslServer(self._authenticate),
