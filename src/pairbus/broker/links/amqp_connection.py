@@ -11,18 +11,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
-from pairbus.amqp.engine import Engine, EngineLimits, Event, Link, Session, events
+from pairbus.amqp.engine import Engine, Event, Link, Session, events
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.sasl import SaslServer
 from pairbus.broker.connection_limit import Slot
 from pairbus.broker.entities.namespace_options import Limits
 from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.faulty_transport import FaultyTransport
-from pairbus.broker.links import paths, tokens
+from pairbus.broker.links import client_limits, paths, tokens
 from pairbus.broker.links.attach import address_of, attach
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.reading import Pause, Reading
@@ -38,17 +37,8 @@ from pairbus.broker.refusals import network_of, peer_name
 
 logger = logging.getLogger(__name__)
 
-_HELD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of messages that are not on the disk yet, and of requests. Above this, reading pauses."""
 _DELIVERIES_AT_ONCE: Final = 100
 """The output is counted after so many, so that its limit is not exceeded by much."""
-# Before its first valid token, a client needs two links to `$cbs`, and a few kilobytes.
-_UNAUTHENTICATED_LINKS_MAX: Final = 8
-# Java's SDK begins a session for each of its clients before it sends the first token.
-_UNAUTHENTICATED_SESSIONS_MAX: Final = 64
-_UNAUTHENTICATED_BYTES_MAX: Final = 64 * 1024
-"""Each of unfinished messages, of requests that wait, and of output that the client does not read.
-"""
 
 
 class AmqpConnection(asyncio.Protocol):
@@ -63,8 +53,8 @@ class AmqpConnection(asyncio.Protocol):
         is the last one.
         """
         self.credentials = Credentials()
+        self._client_limits = client_limits.without_token(limits)
         self._held_bytes = 0
-        self._held_bytes_max = _UNAUTHENTICATED_BYTES_MAX
         self._unsent_bytes = 0
         self.is_congested = False
         self._requests = RequestQueue(namespace.loop, self._handle_request)
@@ -74,22 +64,10 @@ class AmqpConnection(asyncio.Protocol):
         self._handshake: asyncio.TimerHandle | None = None
         self._token_deadline: asyncio.TimerHandle | None = None
         self._close_deadline: asyncio.TimerHandle | None = None
-        self._engine_limits = EngineLimits(
-            frame_size_max=limits.frame_size_max,
-            links_max=limits.links_max,
-            unsettled_max=limits.unsettled_max,
-            incoming_window=_HELD_BYTES_MAX,
-            idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
-        )
         self._engine = Engine(
             server=True,
             container_id=f"{namespace.name}-{uuid4().hex[:12]}",
-            limits=replace(
-                self._engine_limits,
-                links_max=min(_UNAUTHENTICATED_LINKS_MAX, limits.links_max),
-                sessions_max=_UNAUTHENTICATED_SESSIONS_MAX,
-                incoming_window=_UNAUTHENTICATED_BYTES_MAX,
-            ),
+            limits=self._client_limits.engine,
             sasl=SaslServer(self._authenticate),
         )
         self._handlers: dict[type, Callable[[Any, int], None]] = {
@@ -110,9 +88,7 @@ class AmqpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._slot.occupy(self, transport)
         self._transport = transport
-        self._transport.set_write_buffer_limits(
-            high=min(_UNAUTHENTICATED_BYTES_MAX, self._limits.write_buffer_bytes_max)
-        )
+        self._transport.set_write_buffer_limits(high=self._client_limits.unread_bytes_max)
         self._reading = self._requests.reading = Reading(self._transport)
         self.namespace.connections.add(self)
         self.namespace.connections_opened += 1
@@ -221,7 +197,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def count_output(self, size_bytes: int, path: Path) -> None:
         self._unsent_bytes += size_bytes
-        if self._unsent_bytes > self._limits.write_buffer_bytes_max:
+        if self._unsent_bytes > self._client_limits.unread_bytes_max:
             self.is_congested = True
         if self.faulty_transport is not None:
             self.faulty_transport.count_output(path.entity, size_bytes)
@@ -234,13 +210,13 @@ class AmqpConnection(asyncio.Protocol):
 
     def hold(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
-        if self._held_bytes > self._held_bytes_max:
+        if self._held_bytes > self._client_limits.held_bytes_max:
             self._reading.pause(Pause.DISK)
 
     def release(self, size_bytes: int) -> None:
         self._held_bytes -= size_bytes
         self.namespace.unsent(self)
-        if self._held_bytes < self._held_bytes_max // 2:
+        if self._held_bytes < self._client_limits.held_bytes_max // 2:
             self._reading.resume(Pause.DISK)
 
     def offer_messages(self) -> None:
@@ -402,9 +378,9 @@ class AmqpConnection(asyncio.Protocol):
         self._token_deadline.cancel()
         self._token_deadline = None
         if self._slot.authenticated():
-            self._engine.set_limits(self._engine_limits)
-            self._held_bytes_max = _HELD_BYTES_MAX
-            self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
+            self._client_limits = client_limits.with_token(self._limits)
+            self._engine.set_limits(self._client_limits.engine)
+            self._transport.set_write_buffer_limits(high=self._client_limits.unread_bytes_max)
         else:
             reason = f"{self._limits.connections_max} connections are open, which is the limit"
             error = AmqpError("amqp:resource-limit-exceeded", reason)
