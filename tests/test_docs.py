@@ -38,8 +38,9 @@ import yaml
 
 import pairbus
 from pairbus import events
-from pairbus.broker import Broker
+from pairbus.broker import Broker, Limits
 from pairbus.broker.entities.config import load_config
+from pairbus.broker.faults.kinds import KINDS
 from pairbus.cli.main import app, load_command
 from pairbus.client import pool, timing
 from pairbus.client.aio import background as aio_background
@@ -288,12 +289,13 @@ def test_every_fence_is_run_or_says_why_not():
     assert not odd
 
 
-def test_every_option_of_the_broker_is_on_its_page():
-    page = (ROOT / "docs" / "broker.md").read_text("utf-8")
-    command = load_command("broker")
-    options = {option for parameter in command.params for option in parameter.opts}
+@pytest.mark.parametrize("name", ["broker", "syphon", "demo", "verify", "dashboard"])
+def test_the_options_of_a_command_are_those_on_its_page(name):
+    shown = [each for each in load_command(name).params if not each.hidden]
+    options = {option for each in shown for option in each.opts}
+    words = {cell.split()[0] for table in first_columns(f"{name}.md") for cell in table}
 
-    assert not [option for option in options if f"| `{option}" not in page]
+    assert {word for word in words if word.startswith("--")} == options
 
 
 def test_links_between_pages_lead_somewhere():
@@ -332,23 +334,29 @@ def public(kind):
     return {name for name in vars(kind) if not name.startswith("_")}
 
 
-PAIRING_TABLES = {
-    "options": set(inspect.signature(pairbus.SendAvailabilityPairedNamespaceOptions).parameters),
-    "errors": {
+TABLES = {
+    "pairing.md: options": set(
+        inspect.signature(pairbus.SendAvailabilityPairedNamespaceOptions).parameters
+    ),
+    "pairing.md: options of the outbox": set(inspect.signature(pairbus.Outbox).parameters),
+    "pairing.md: errors": {
         name
         for name in pairbus.__all__
         if inspect.isclass(kind := getattr(pairbus, name))
         and issubclass(kind, Exception)
         and kind is not pairbus.PairbusError
     },
-    "events": {
+    "pairing.md: events": {
         kind.__name__
         for _, kind in inspect.getmembers(events, inspect.isclass)
         if issubclass(kind, events.Event) and not kind.__subclasses__()
     },
-    "status": public(PairingStatus) - {"as_dict"},
-    "status of an entity": public(EntityStatus),
-    "envelope": {*ALIASES, f"{KEPT_PREFIX}NAME"},
+    "pairing.md: status": public(PairingStatus) - {"as_dict"},
+    "pairing.md: status of an entity": public(EntityStatus),
+    "pairing.md: envelope": {*ALIASES, f"{KEPT_PREFIX}NAME"},
+    "broker.md: parameters": set(inspect.signature(Broker).parameters),
+    "behaviour.md: limits": set(inspect.signature(Limits).parameters),
+    "faults.md: kinds": set(KINDS),
 }
 
 
@@ -381,9 +389,11 @@ def test_a_bound_of_a_paired_client_is_the_one_in_the_code(words):
     assert re.search(rf"\b{BOUNDS[words]:g}\b", row)
 
 
-@pytest.mark.parametrize("table", PAIRING_TABLES)
-def test_a_table_of_the_pairing_page_has_all_that_is_there(table):
-    assert PAIRING_TABLES[table] in list(first_columns("pairing.md"))
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_has_all_that_is_in_the_code(table):
+    page, _, _ = table.partition(":")
+
+    assert TABLES[table] in list(first_columns(page))
 
 
 def test_the_map_of_the_folders_is_that_of_the_code():
