@@ -3,7 +3,7 @@
 A fence's first word says what is done with it:
 
 * `python`: run by itself; if the next fence is `text output`, it must print just that;
-* `python continued`: the same, after the page's first `python` fence;
+* `python continued`: the same, in one program with the fences above it, back to a `python` one;
 * `python pytest`: a file of tests, which pass;
 * `yaml`: a document; what its steps run are commands that are known, with options that exist;
 * `toml`: a document; of pytest's options, those that are registered;
@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,24 +133,25 @@ def finished(process):
     return out
 
 
-@pytest.mark.parametrize("block", cases("python"))
+@pytest.mark.parametrize("block", [c for c in cases("python") if c.values[0].note != "continued"])
 def test_an_example_runs_and_prints_what_the_page_says(block, shell, tmp_path):
-    program = block.text
     if block.note == "pytest":
-        (tmp_path / "test_example.py").write_text(program)
+        (tmp_path / "test_example.py").write_text(block.text)
         finished(shell([sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]))
         return
-    if block.note == "continued":
-        program = f"{first_of(block.page, 'python').text}\n{program}"
+    blocks = [block, *continuations(block)]
 
-    printed = finished(shell([sys.executable, "-c", program]))
+    printed = finished(shell([sys.executable, "-c", "\n".join(each.text for each in blocks)]))
 
-    if block.output is not None:
-        assert printed == block.output
+    outputs = [each.output for each in blocks if each.output is not None]
+    if outputs:
+        assert printed == "".join(outputs)
 
 
-def first_of(page, language):
-    return next(b for b in RUN if (b.page, b.language) == (page, language))
+def continuations(block):
+    below = RUN[RUN.index(block) + 1 :]
+    programs = (b for b in below if (b.page, b.language) == (block.page, "python"))
+    return takewhile(lambda b: b.note == "continued", programs)
 
 
 def unknown_words(words):
