@@ -1,14 +1,15 @@
 """Sessions whose messages arrive in the order in which they were sent, even through an outage.
 
-    python examples/ordered_sessions.py --queue accounts --count 50 --outbox accounts.outbox
+    python examples/ordered_sessions.py --count 600 --pause 0.1 --outbox accounts.outbox
 
-The queue requires sessions. Run a syphon beside it (`pairbus syphon`): without one, diverted
-messages do not come home, and the sender keeps diverting. With an outbox, no send raises while both
-namespaces are down, and order is kept in it as well.
+The queue `accounts` requires sessions. Run a syphon beside it (`pairbus syphon`): without one,
+diverted messages do not come home, and the sender keeps diverting. With an outbox, no send raises
+while both namespaces are down, and order is kept in it as well.
 """
 
 import argparse
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--queue", default="accounts")
     parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two entries")
     parser.add_argument("--outbox", type=Path, help="file of the outbox (default: none)")
     asked = parser.parse_args()
 
@@ -68,6 +70,7 @@ def main() -> None:
                     f"entry {number}", session_id=account, message_id=f"{number}"
                 )
                 sender.send_messages(message)
+                time.sleep(asked.pause)
         state = primary.pairing.status().entity(asked.queue)
         print(f"{state.sent} to the primary, {state.diverted} diverted; {state.state}")
 
