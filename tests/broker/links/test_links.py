@@ -347,9 +347,9 @@ def test_after_a_client_has_left_its_replies_unread_it_can_start_again():
 )
 def test_the_name_of_an_unknown_operation_is_cut_in_the_reply(address, description):
     with Broker(["q"]) as broker, connected(broker) as connection:
-        answer = RequestLinks(connection, address, until=soon()).ask(
-            {"operation": "x" * 30_000}, None, until=soon()
-        )
+        links = RequestLinks(connection, address)
+        links.wait_attached(soon())
+        answer = links.ask({"operation": "x" * 30_000}, None, until=soon())
 
     assert len(answer.properties[description]) < 200
 

@@ -365,6 +365,10 @@ class Engine:
         self._wire.limits = limits
         self._wire.unsettled_max = limits.unsettled_max
 
+    def peer_is_active(self) -> None:
+        """Restart the idle time-out: bytes have arrived that `receive` gets later, or never."""
+        self._idle.has_received = True
+
     # -- endings ------------------------------------------------------------------------------
 
     @property

@@ -104,7 +104,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.faulty_transport is not None:
-            self._engine.resume_listening()  # the client is not idle, even if a fault holds this
+            self._engine.peer_is_active()  # the client is not idle, even if a fault holds this
             self.faulty_transport.received_bytes(data)
             return
         now_ms = self.namespace.now_ms()
