@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityDisabledError,
@@ -20,8 +20,10 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.client.pool import BacklogConnection, PoolExhausted
+from pairbus.client.route.envelope import PATH as ENVELOPE_PATH
 from pairbus.client.route.plans import Ping
 from pairbus.client.sdk import private
+from pairbus.client.sdk.batches import DivertedBatch
 from pairbus.client.sdk.pairing_errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.client.send import SendCall, SenderBusy, SendRequest, is_stale, leaves_usable
 from pairbus.client.steps import (
@@ -111,12 +113,13 @@ class World:
         count: int = 1,
         *,
         size: int = 10,
+        batch: ServiceBusMessageBatch | None = None,
         timeout: float | None = None,
         schedule: datetime | None = None,
     ) -> Any:
         messages = [ServiceBusMessage(b"x" * size) for _ in range(count)] or None
         request = SendRequest(
-            messages=messages,
+            messages=batch or messages,
             count=count,
             on_primary=lambda seconds: None,
             schedule=schedule,
@@ -857,6 +860,28 @@ def test_a_call_of_which_nothing_was_diverted_goes_to_a_primary_that_is_back(sma
     small.script(SendBatch=[come_back])
 
     assert small.send(10, size=300) == "primary"
+
+
+@pytest.mark.req("E-02")
+def test_a_batch_that_went_to_the_primary_in_between_has_its_envelopes_again(world: World) -> None:
+    """The primary gets the messages as the application added them."""
+    world.fail_over()
+    batch = DivertedBatch.of(ServiceBusMessageBatch(), PATH)
+    batch.add_message(ServiceBusMessage(b"x"))
+
+    def come_back() -> Exception:
+        world.pairing.mark_path_healthy(PATH)
+        return outage()
+
+    def fail_again() -> Exception:
+        batch.make_plain()
+        return outage()
+
+    world.script(SendBatch=[come_back], CallPrimary=[fail_again])
+    world.send(batch=batch)
+
+    _, again = world.of(SendBatch)
+    assert again.content.application_properties[ENVELOPE_PATH][private.VALUE] == PATH
 
 
 @pytest.mark.req("F-07")

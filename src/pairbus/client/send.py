@@ -158,6 +158,9 @@ class SendCall:
     # --- the primary ------------------------------------------------------------------------------
 
     def _on_primary(self, plan: Plan) -> Generator[Step, Any, bool]:
+        # Nothing is in the backlog yet. The batches for it are made again if the call returns
+        # there: a `DivertedBatch` loses its envelopes on the primary.
+        self._batches = None
         failure: Exception | None = None
         has_waited = False
         try:
