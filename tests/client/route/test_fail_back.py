@@ -252,6 +252,37 @@ def test_it_gives_up_order_after_the_time_that_it_may_wait():
     assert client.state() == "healthy"
 
 
+@pytest.mark.parametrize("outcome", ["answered", "failed", "peeked", "sent", "send failed"])
+def test_an_outcome_that_is_the_first_to_show_that_the_wait_is_over_changes_nothing_else(outcome):
+    """The background has not looked yet."""
+    client = Ordered(ping=90.0, wait_max=100.0)
+    on_primary = client.plan()
+    client.fail()
+    client.divert()
+    client.answer(*client.at(90).due())
+    ping, peek = client.at(180).due()
+    client.events()
+
+    client.at(190.5)
+    match outcome:
+        case "answered":
+            assert client.answer(ping) is True
+        case "failed":
+            client.refuse(ping)
+        case "peeked":
+            client.router.ordered.peeked(peek, first_at(1, client.now), now=client.now)
+        case "sent":
+            client.ok(plan=on_primary)
+        case "send failed":
+            assert client.fail(plan=on_primary) is True
+
+    assert client.state() == "healthy"
+    [failed_back] = [each for each in client.events() if isinstance(each, events.FailedBack)]
+    assert failed_back.reason == "wait over"
+    assert client.plan() == ToPrimary(1)
+    assert client.due() == []
+
+
 def test_marking_by_hand_does_not_wait():
     client = Ordered().away()
 

@@ -142,7 +142,10 @@ class Health:
 
     def observe(self, signal: Signal, *, now: float) -> HealthState:
         # Check the interval first: a success after its end is too late to clear it.
+        epoch = self.epoch
         self.advance(now=now)
+        if self.epoch != epoch:
+            return self.state  # time alone failed it back: what is observed belongs to the outage
         self._move(signal, at=now)
         return self.advance(now=now)  # an interval of zero ends at once
 

@@ -160,14 +160,15 @@ class Router:
             self._withdraw(way, error, now=now)
             return True
         entity.failures += 1
-        if way.epoch != entity.health.epoch:
-            # The send began before the entity failed back, so it belongs to the outage before that.
+        health = entity.health
+        if way.epoch == health.epoch:
+            entity.last_error, entity.is_unreachable = without_frames(error), is_unreachable
+            self._entities.observe(entity, Signal.FAILED, now=now)
+        if way.epoch != health.epoch or not health.state.is_on_primary:
+            # An earlier epoch: the send began before the entity failed back, so its failure belongs
+            # to the outage before that.
             return True
-        entity.last_error, entity.is_unreachable = without_frames(error), is_unreachable
-        self._entities.observe(entity, Signal.FAILED, now=now)
-        if not entity.health.state.is_on_primary:
-            return True
-        since_seconds = span(entity.health.first_failure, now)
+        since_seconds = span(health.first_failure, now)
         self._entities.note(
             events.PrimaryFailed(
                 namespace=self._namespace,
