@@ -611,23 +611,6 @@ def test_a_stale_connection_is_replaced_and_the_queue_stays(world: World) -> Non
     assert world.event_kinds() == [Diverted]
 
 
-def test_a_kept_connection_that_its_client_closed_is_replaced(world: World) -> None:
-    queue = world.fail_over()
-    world.kept = [queue]
-    make = world._connection
-
-    def closed(queue: str, *, is_kept: bool) -> BacklogConnection[Any]:
-        connection = make(queue, is_kept=is_kept)
-        if is_kept:
-            connection.sender._shutdown.set()
-        return connection
-
-    world._connection = closed  # type: ignore[method-assign]
-    world.send()
-
-    assert [step.is_fresh for step in world.of(Borrow)] == [False, True]
-
-
 def not_allowed() -> ServiceBusError:
     """What a queue with sessions answers to a message without one."""
     error = ServiceBusError("sessions required")

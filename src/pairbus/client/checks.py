@@ -28,7 +28,7 @@ def checked(
             "pair_namespace takes SendAvailabilityPairedNamespaceOptions, "
             f"not {type(options).__name__}"
         )
-    primary = private.host_of(client)
+    primary = client.fully_qualified_namespace
     if options.is_asyncio != is_asyncio:
         ours, theirs = ("asyncio", "blocking") if is_asyncio else ("blocking", "asyncio")
         module = f"azure.servicebus{'.aio' if is_asyncio else ''} and its .management"
@@ -49,7 +49,7 @@ def checked(
 
 def _check_secondary(options: SendAvailabilityPairedNamespaceOptions) -> None:
     state = state_of(options.messaging_factory)
-    host = private.host_of(options.messaging_factory)
+    host = options.messaging_factory.fully_qualified_namespace
     if state is None and options.enable_syphon:
         raise PairingError(
             "with enable_syphon=True, messaging_factory must be pairbus's ServiceBusClient: the "
@@ -61,7 +61,8 @@ def _check_secondary(options: SendAvailabilityPairedNamespaceOptions) -> None:
 
 
 def _check_hosts(client: Any, options: SendAvailabilityPairedNamespaceOptions) -> None:
-    primary, secondary = private.host_of(client), private.host_of(options.messaging_factory)
+    primary = client.fully_qualified_namespace
+    secondary = options.messaging_factory.fully_qualified_namespace
     if private.address_of(client) == private.address_of(options.messaging_factory):
         raise PairingError(
             f"the primary and the secondary must be two namespaces, and both are {primary!r}",
@@ -75,7 +76,7 @@ def _check_hosts(client: Any, options: SendAvailabilityPairedNamespaceOptions) -
             "the namespace",
             namespace=secondary,
         )
-    manager = private.host_of(options.secondary_namespace_manager)
+    manager = options.secondary_namespace_manager.fully_qualified_namespace
     if not _is_same_host(manager, secondary):
         raise PairingError(
             "secondary_namespace_manager and messaging_factory must be for the same namespace: the "
@@ -100,7 +101,7 @@ def namespace_name(client: Any, options: SendAvailabilityPairedNamespaceOptions)
     """The primary's name in the paths of backlog queues: the option, or the first label of its host
     name.
     """
-    host = _split(private.host_of(client)).hostname or ""
+    host = _split(client.fully_qualified_namespace).hostname or ""
     return options.primary_namespace_name or host.split(".")[0]
 
 

@@ -105,7 +105,7 @@ class PairingCore:
         """`paired_sender_class` also sends what waits in the outbox."""
         self.options = options
         self.namespace = checks.namespace_name(client, options)
-        self.secondary = private.host_of(options.messaging_factory)
+        self.secondary = options.messaging_factory.fully_qualified_namespace
         self.backlog_queues = backlog.queues
         self.clock = clock
         self.timing = Timing.of(options, retries=private.retries_of(client))
@@ -138,7 +138,7 @@ class PairingCore:
         )
         self._observers = Observers(
             self.namespace,
-            primary=private.host_of(client),
+            primary=client.fully_qualified_namespace,
             secondary=self.secondary,
             observers=options.observers,
         )

@@ -267,7 +267,6 @@ class SendCall:
     def _send_on(
         self, connection: BacklogConnection[Any], way: ToBacklog
     ) -> Generator[Step, Any, None]:
-        private.check_not_shut(connection.sender)
         private.set_retries(connection.sender, self._pairing.backlog_retries())
         if not private.is_running(connection.sender):
             yield OpenLink(connection, self._open_seconds())

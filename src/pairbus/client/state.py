@@ -24,7 +24,7 @@ shell."""
 
 class ClientState(Generic[Pairing]):
     def __init__(self, client: Any) -> None:
-        self._host = private.host_of(client)
+        self._host = client.fully_qualified_namespace
         # Held between a check and the change that depends on it. Never held during a wait.
         # Reentrant: a signal handler may close the client while its thread holds it.
         self._lock = threading.RLock()

@@ -151,7 +151,7 @@ def _check_rights(options: SyphonOptions, context: SyphonContext) -> None:
 
 def address_of(client: Any) -> Address:
     """The address and credential of an SDK client, for the syphon's own connections."""
-    host = private.host_of(client)
+    host = client.fully_qualified_namespace
     if entity := private.entity_of(client):
         raise PairingError(
             f"the client of {host!r} is for the entity {entity!r} only (EntityPath in its "

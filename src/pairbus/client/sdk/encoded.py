@@ -24,6 +24,7 @@ from azure.servicebus.amqp import (
 )
 
 from pairbus.client.sdk import private
+from pairbus.client.sdk.private import TYPE, VALUE
 
 _HEADER: Final = ("durable", "priority", "time_to_live", "first_acquirer", "delivery_count")
 _PROPERTIES: Final = (
@@ -119,7 +120,7 @@ def _message(found: dict[str, Any]) -> AmqpAnnotatedMessage:
         found["data_body"] = []  # the SDK encodes no section for an empty body
     for name in ("annotations", "delivery_annotations", "footer", "application_properties"):
         if name in found:
-            found[name] = {_bare(key): value for key, value in found[name]["VALUE"]}
+            found[name] = {_bare(key): value for key, value in found[name][VALUE]}
     annotations = found.get("annotations", {})
     for key in _NAMED_BY_SDK:
         if key in annotations:
@@ -138,14 +139,14 @@ def _fields(names: tuple[str, ...], values: list[Any]) -> dict[str, Any]:
 
 def _bare(value: Any) -> Any:
     """The value where the SDK knows its type by its place."""
-    return value["VALUE"] if isinstance(value, dict) else value
+    return value[VALUE] if isinstance(value, dict) else value
 
 
 def _native(value: Any) -> Any:
     """The value of a body, whose type the SDK derives from its class and nothing else."""
     if not isinstance(value, dict):
         return value
-    kind, content = value["TYPE"], value["VALUE"]
+    kind, content = value[TYPE], value[VALUE]
     if kind == "TIMESTAMP":
         return _EPOCH + timedelta(milliseconds=content)
     if kind == "MAP":
@@ -174,7 +175,7 @@ class _Reader:
         if code in _FIXED:
             kind, form = _FIXED[code]
             number = self._unpack(form) if form else 0
-            return number if kind in _PLAIN else {"TYPE": kind, "VALUE": number}
+            return number if kind in _PLAIN else {TYPE: kind, VALUE: number}
         if code & 0xEF in _VARIABLE:
             return self._variable(_VARIABLE[code & 0xEF], self._unpack(_width(code)))
         if code == 0x45:
@@ -195,19 +196,19 @@ class _Reader:
             try:
                 return content.decode()
             except UnicodeDecodeError:  # the SDK sends bytes as a string without a look
-                return {"TYPE": kind, "VALUE": content}
-        return {"TYPE": kind, "VALUE": content}
+                return {TYPE: kind, VALUE: content}
+        return {TYPE: kind, VALUE: content}
 
     def _compound(self, kind: str, width: str) -> Any:
         self._unpack(width)  # the size in bytes
         count = self._unpack(width)
         if kind == "ARRAY":
             code = self._byte() if count else 0
-            return {"TYPE": kind, "VALUE": [self.value(code) for _ in range(count)]}
+            return {TYPE: kind, VALUE: [self.value(code) for _ in range(count)]}
         values = [self.value() for _ in range(count)]
         if kind == "LIST":
             return values
-        return {"TYPE": kind, "VALUE": [*zip(values[::2], values[1::2], strict=True)]}
+        return {TYPE: kind, VALUE: [*zip(values[::2], values[1::2], strict=True)]}
 
     def _decimal(self) -> Decimal:
         high, low = self._unpack(">Q"), self._unpack(">Q")

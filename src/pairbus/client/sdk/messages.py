@@ -18,7 +18,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
 from pairbus.client.route.envelope import DIVERTED_BY, PATH, SCHEDULED, TIME_TO_LIVE, wrap
 from pairbus.client.route.own_backlog import PeekedPage
-from pairbus.client.sdk.private import shallow_copy
+from pairbus.client.sdk.private import TYPE, VALUE, shallow_copy
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 
@@ -121,11 +121,11 @@ def diverted(
     )
     # The SDK would encode these numbers as 32-bit ints. This form names the AMQP type explicitly.
     if time_to_live_ms is not None:
-        properties[TIME_TO_LIVE] = {"TYPE": "LONG", "VALUE": time_to_live_ms}
+        properties[TIME_TO_LIVE] = {TYPE: "LONG", VALUE: time_to_live_ms}
     if scheduled_ms is not None:
-        properties[SCHEDULED] = {"TYPE": "TIMESTAMP", "VALUE": scheduled_ms}
+        properties[SCHEDULED] = {TYPE: "TIMESTAMP", VALUE: scheduled_ms}
     # Here the form saves time: the SDK raises and catches an error for a value without a type.
-    properties[PATH] = {"TYPE": "STRING", "VALUE": path}
+    properties[PATH] = {TYPE: "STRING", VALUE: path}
     copied.application_properties = properties
     return copied
 
@@ -196,7 +196,7 @@ def _take_schedule(copied: AmqpAnnotatedMessage) -> int | None:
 def _milliseconds(time: Any) -> int | None:
     """Milliseconds since 1970, exactly as the SDK computes them; without a zone, it takes UTC."""
     if isinstance(time, dict):  # a value whose AMQP type the application named, in the SDK's way
-        time = time.get("VALUE")
+        time = time.get(VALUE)
     if isinstance(time, datetime):
         return int(calendar.timegm(time.utctimetuple()) * 1000 + time.microsecond / 1000)
     return time if isinstance(time, int) and not isinstance(time, bool) else None

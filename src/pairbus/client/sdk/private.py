@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from azure.servicebus import ServiceBusMessageBatch
-from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
+from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 # What the SDK assumes before a link has reported its limit: that of the Standard tier.
 MESSAGE_BYTES_ASSUMED = 262_144
@@ -84,6 +84,17 @@ def with_own_handlers(client: Any) -> Any:
     own._handlers = _Handlers()
     return own
 
+
+# --- values ---------------------------------------------------------------------------------------
+
+TYPE: Final = "TYPE"
+VALUE: Final = "VALUE"
+"""The keys of a value that names its AMQP type: `{TYPE: "LONG", VALUE: 1}`.
+
+Why: from the Python class alone, the SDK would derive another type, a 32-bit int for example. It is
+also faster: the SDK raises and catches an error for each value without a type.
+Without it: the value would be sent as a map with these two keys.
+"""
 
 # --- senders that report a failure at once --------------------------------------------------------
 
@@ -296,15 +307,6 @@ def check_live(sender: Any) -> None:
     AttributeError.
     """
     sender._check_live()
-
-
-def check_not_shut(sender: Any) -> None:
-    """Raise a connection error for a backlog sender that its client has closed meanwhile.
-
-    Why: the SDK's ValueError would blame the caller. Without it: as `is_shut`.
-    """
-    if is_shut(sender):
-        raise ServiceBusConnectionError(message="the connection was closed with its client")
 
 
 def open_link(sender: Any, seconds: float) -> Any:
@@ -573,18 +575,13 @@ def status_of(error: BaseException) -> int | None:
 # --- what a client was given ----------------------------------------------------------------------
 
 
-def host_of(client: Any) -> str:
-    """Public in the SDK. It is here because it belongs with the functions below."""
-    return str(client.fully_qualified_namespace)
-
-
 def address_of(client: Any) -> tuple[str, str | None]:
     """Where a client connects to: its host, and a custom endpoint.
 
     Why: a namespace must not be paired with itself. Without it: AttributeError.
     """
     endpoint = client._config.custom_endpoint_address
-    return host_of(client).lower(), endpoint and str(endpoint).lower()
+    return client.fully_qualified_namespace.lower(), endpoint and str(endpoint).lower()
 
 
 def entity_of(client: Any) -> str | None:
