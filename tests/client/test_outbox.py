@@ -244,7 +244,7 @@ def test_a_send_does_not_wait_for_a_look_at_what_is_due(world):
     background.start()
     assert looking.wait(30)
     send.start()
-    send.join(5)
+    send.join(20)
     is_waiting = send.is_alive()
     release.set()
     background.join()

