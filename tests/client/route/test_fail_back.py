@@ -252,6 +252,16 @@ def test_it_gives_up_order_after_the_time_that_it_may_wait():
     assert client.state() == "healthy"
 
 
+def test_sends_do_not_wait_for_the_last_messages_beyond_that_time():
+    client = Ordered(wait_max=6.0).away()
+    client.peek(first_at(1, client.now))
+    assert client.state() == "holding"
+
+    assert client.at(15.9).plan() == Hold(HOLD_POLL_SECONDS)
+    assert client.at(16).plan() == ToPrimary(1)
+    assert client.events()[-1].reason == "wait over"
+
+
 @pytest.mark.parametrize("outcome", ["answered", "failed", "peeked", "sent", "send failed"])
 def test_an_outcome_that_is_the_first_to_show_that_the_wait_is_over_changes_nothing_else(outcome):
     """The background has not looked yet."""

@@ -172,11 +172,14 @@ class Health:
             return self.first_failure + self.failover_seconds
         if self.state is HealthState.HEALTHY and self.doublings:
             return self.calm_at
-        if self.state is HealthState.HOLDING:
-            return self.since + HOLD_SECONDS
-        if self.state is HealthState.RETURNING and self.wait_seconds_max is not None:
-            return self.returning_since + self.wait_seconds_max
-        return None
+        if not self.state.is_returning:
+            return None
+        limit = self.wait_seconds_max
+        wait_over = None if limit is None else self.returning_since + limit
+        if self.state is HealthState.RETURNING:
+            return wait_over
+        hold_over = self.since + HOLD_SECONDS
+        return hold_over if wait_over is None else min(hold_over, wait_over)
 
     def _move(self, signal: Signal, *, at: float) -> None:
         before, after = self.state, TRANSITIONS[self.state, signal]
