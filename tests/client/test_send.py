@@ -904,6 +904,20 @@ def test_a_diverted_schedule_has_numbers_that_are_unknown(world: World) -> None:
     assert {number.backlog_queue for number in numbers} == {queue}
 
 
+def test_each_number_of_a_diverted_schedule_names_the_queue_that_has_the_message(
+    small: World,
+) -> None:
+    first = small.fail_over()
+    small.script(SendBatch=[None, outage()])
+
+    numbers = small.send(10, size=300, schedule=LATER)
+
+    part, *_ = diverted_counts(small)
+    assert 0 < part < 10
+    queues = [number.backlog_queue for number in numbers]
+    assert queues == [first] * part + [small.queue] * (10 - part)
+
+
 # --- opening a link
 
 

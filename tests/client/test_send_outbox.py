@@ -131,16 +131,19 @@ def test_when_the_outbox_is_empty_messages_go_to_the_primary_again(world):
 
 
 def test_of_a_call_that_is_partly_in_the_backlog_only_the_rest_is_stored(world):
-    world.fail_over()
-    world.limit = 300
+    queue = world.fail_over()
+    world.limit = 400
     world.script(SendBatch=[None, outage(), outage(), outage()])
 
-    world.send(4, size=100)
+    numbers = world.send(4, size=100, schedule=LATER)
 
     [step] = world.of(StoreInOutbox)
-    assert 0 < len(step.messages) < 4
+    stored = len(step.messages)
+    assert 0 < stored < 4
     sent = world.pairing.status().entity(PATH).diverted
     assert sent + len(world.stored()) == 4
+    queues = [number.backlog_queue for number in numbers]
+    assert queues == [queue] * sent + [None] * stored
 
 
 def test_a_schedule_is_stored_with_its_time(world):

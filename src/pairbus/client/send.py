@@ -251,8 +251,6 @@ class SendCall:
             try:
                 yield from self._send_on(connection, way)
                 is_usable = True
-                if self.request.returns_numbers:
-                    self._result = unknown_numbers(self.request.messages, way.queue)
                 return True
             except Exception as error:
                 failure = error
@@ -289,6 +287,7 @@ class SendCall:
             )
             yield SendBatch(connection, batch.content, seconds)
             del self._batches[0]
+            self._note_numbers(batch.count, way.queue)
             self._diverted_count += batch.count
             took = self._pairing.clock() - began
             self._pairing.sent(self._path, way, count=batch.count, seconds=took, extra=batch.extra)
@@ -340,8 +339,7 @@ class SendCall:
         yield StoreInOutbox(self._path, stored)
         outbox.stored(self._path, len(stored))
         self._pairing.wake()
-        if self.request.returns_numbers:
-            self._result = unknown_numbers(self.request.messages, None)
+        self._note_numbers(len(stored), None)
         return True
 
     def _check_sizes(self, stored: list[tuple[str, bytes]]) -> None:
@@ -352,6 +350,14 @@ class SendCall:
             raise MessageSizeExceededError(
                 message=f"a message for {self._path!r} has {size} bytes, and the limit is {limit}"
             )
+
+    def _note_numbers(self, count: int, queue: str | None) -> None:
+        """What `schedule_messages` returns for the next messages of the call, which this backlog
+        queue has, or with None the outbox.
+        """
+        if self.request.returns_numbers:
+            stored = messages_of(self.request.messages)[self._diverted_count :][:count]
+            self._result = [*(self._result or ()), *unknown_numbers(stored, queue)]
 
     # --- waiting and ending -----------------------------------------------------------------------
 

@@ -171,14 +171,11 @@ def messages_of(messages: Any) -> list[Message]:
     return [_checked(message) for message in listed]
 
 
-def unknown_numbers(messages: Any, queue: str | None) -> list[int]:
+def unknown_numbers(messages: Iterable[Message], queue: str | None) -> list[int]:
     """What `schedule_messages` returns for messages that went to this backlog queue, or with None
     to the outbox.
     """
-    return [
-        UnknownSequenceNumber(backlog_queue=queue, message_id=id_of(each))
-        for each in messages_of(messages)
-    ]
+    return [UnknownSequenceNumber(backlog_queue=queue, message_id=id_of(each)) for each in messages]
 
 
 def _checked(message: Any) -> Message:
