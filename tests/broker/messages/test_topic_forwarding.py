@@ -1,10 +1,12 @@
 """Where subscriptions pass messages on to, and what topics get from elsewhere."""
 
+from datetime import timedelta
+
 import pytest
 
 from pairbus.broker.entities.descriptions import Status
 from pairbus.broker.messages.lifecycle import FORWARD_HOPS_MAX, MailboxKind, Settlement
-from pairbus.broker.rules import FalseFilter
+from pairbus.broker.rules import FalseFilter, SqlFilter
 from tests.broker.messages.topic_world import (
     at,
     bodies,
@@ -36,6 +38,25 @@ def test_a_subscription_forwards_to_another_topic_whose_rules_see_its_changes(ma
     assert bodies(world, at("changed", of="t2")) == [b"x"]
     assert bodies(world, at("unchanged", of="t2")) == []
     check_file(world)
+
+
+@pytest.mark.req("B-05")
+def test_the_time_to_live_of_a_topic_is_not_that_of_the_topic_that_forwards_to_it(make_world):
+    world = make_world(
+        topic(),
+        topic("brief", default_message_time_to_live=timedelta(minutes=1)),
+        sub("a", forward_to="brief"),
+        sub("b"),
+        sub("c", rule(SqlFilter("sys.TimeToLive > @hour", {"hour": timedelta(hours=1)}))),
+        sub("there", of="brief"),
+    )
+
+    world.send(encoded(b"x"), to="t")
+    world.pass_time(60)
+
+    assert bodies(world, at("there", of="brief")) == []
+    for path in (at("b"), at("c")):
+        assert bodies(world, path) == [b"x"]
 
 
 def test_a_queue_forwards_to_a_topic_and_the_copies_remember_the_first_number(make_world):

@@ -299,7 +299,9 @@ class TopicEnqueuer(Enqueuer):
         if times.state == MessageState.SCHEDULED:
             return super().store(one, number, times, now_ms=now_ms)
         topic.runtime.store.keep_count(topic.main.counters)
-        one.parts.ttl_ms = times.ttl_ms
+        if one.parts.ttl_ms != times.ttl_ms:
+            # A copy: if a subscription has forwarded it, its topic is still making other copies.
+            one.parts = replace(one.parts, ttl_ms=times.ttl_ms)
         one.due_ms = None  # it is due now
         facts = Facts.from_parts(
             one.parts,
