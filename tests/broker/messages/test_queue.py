@@ -201,6 +201,22 @@ def test_an_expired_lock_that_the_disk_refuses_counts_no_delivery(make_world):
 
 
 @pytest.mark.req("B-12")
+def test_a_large_deferred_message_keeps_its_bytes_if_the_disk_refuses_the_end_of_its_lock(world):
+    data = bytes(range(256)) * 20
+    world.send(encoded(data))
+    world.settle(world.receive()[0], DEFER)
+    body = {"sequence-numbers": [1], "receiver-settle-mode": 1}
+    world.ask("receive-by-sequence-number", body)
+
+    with world.broken_disk():
+        world.pass_time(60)
+    answer = world.ask("receive-by-sequence-number", body)
+
+    assert answer.body["messages"][0]["message"].endswith(data)
+    world.check_counters()
+
+
+@pytest.mark.req("B-12")
 def test_an_activation_that_the_disk_refuses_is_tried_again(world):
     world.send(encoded(due_ms=world.now_ms + 1000))
     with world.broken_disk():

@@ -76,15 +76,12 @@ class Queue(Entity):
         """Give messages to consumers with credit."""
         while (found := mailbox.next_delivery()) is not None:
             consumer, messages = found
-            expired = [
-                one
-                for one in messages
-                if one.expires_ms is not None and lifecycle.is_expired(one, now_ms=now_ms)
-            ]
-            if expired:
-                messages = [one for one in messages if one not in expired]
-            if messages:
-                consumer.deliver(messages, now_ms=now_ms)
+            alive: list[Message] = []
+            expired: list[Message] = []
+            for one in messages:
+                (expired if lifecycle.is_expired(one, now_ms=now_ms) else alive).append(one)
+            if alive:
+                consumer.deliver(alive, now_ms=now_ms)
                 self.accessed_ms = now_ms
             for one in expired:
                 self.change(mailbox, one, lifecycle.expired(self.description), now_ms=now_ms)
@@ -305,16 +302,21 @@ class Queue(Entity):
         self._still_here(mailbox, message)
 
     def _still_here(self, mailbox: Mailbox, message: Message) -> None:
-        """The disk has refused a change. Without a lock, the message is available again."""
-        if message.lock is None and message.state == MessageState.ACTIVE:
-            mailbox.give_back(message)
+        """The disk has refused a change. A message that nobody has locked is free again."""
+        if message.lock is None:
+            self._freed(mailbox, message)
 
     def _returned(self, mailbox: Mailbox, message: Message) -> None:
         mailbox.unlock(message)
+        self._freed(mailbox, message)
+        self.runtime.wake(self, mailbox)
+
+    def _freed(self, mailbox: Mailbox, message: Message) -> None:
+        """Nobody holds it or changes it any more."""
         if message.state == MessageState.ACTIVE:
             mailbox.give_back(message)
-            self.runtime.wake(self, mailbox)
         else:
+            # The disk has it. In memory, it may lack its bytes.
             mailbox.held.pop(message.sequence, None)
 
     # time
