@@ -12,7 +12,7 @@ from pairbus.broker.messages.topic import Subscription, Topic
 from pairbus.broker.rules import FalseFilter
 from pairbus.errors import ConfigError
 from tests.broker.messages.topic_world import at, bodies, delete, rule, sub, topic
-from tests.broker.world import Receiver, encoded, queue
+from tests.broker.world import FakeConnection, Receiver, encoded, queue
 
 pytestmark = pytest.mark.req("B-08")
 
@@ -330,6 +330,20 @@ def test_a_new_entity_that_the_disk_refuses_is_undone(make_world):
     fails(world, lambda ns: ns.create(sub("a")), lambda ns: ns.create(queue()))
 
     assert world.queue("t").subscriptions == {}
+
+
+@pytest.mark.req("B-12")
+def test_nobody_stays_attached_to_a_new_entity_that_the_disk_refuses(make_world):
+    """What is sent to it later would be acknowledged, and belong to no entity."""
+    world = make_world()
+    connection = FakeConnection()
+    world.namespace.connections.add(connection)
+
+    with world.broken_disk():
+        entity = world.namespace.create(queue("new"))
+        assert connection.gone == []
+
+    assert connection.gone == [entity]
 
 
 @pytest.mark.req("B-12")

@@ -189,9 +189,13 @@ class FakeConnection:
     def __init__(self):
         self.flushes = 0
         self.checked = []
+        self.gone = []
 
     def flush(self):
         self.flushes += 1
+
+    def entity_gone(self, queue):
+        self.gone.append(queue)
 
     def check_tokens(self, *, now_ms):
         self.checked.append(now_ms)

@@ -266,9 +266,14 @@ class Namespace:
 
     def create(self, description: EntityDescription) -> Queue:
         entity = self.directory.create(description, now_ms=self.now_ms())
-        self._undo_if_refused(lambda: self.directory.forget(entity))
+        self._undo_if_refused(lambda: self._forget(entity))
         self._compile_rules_of(entity)
         return entity
+
+    def _forget(self, entity: Queue) -> None:
+        """The disk has refused to create it. Clients may have attached to it meanwhile."""
+        self.directory.forget(entity)
+        self._end_links(entity)
 
     def update(self, entity: Queue, description: EntityDescription) -> None:
         before = entity.description
@@ -285,11 +290,15 @@ class Namespace:
         gone = self.directory.remove(entity)
         self._undo_if_refused(lambda: self.directory.put_back(gone))
         for one in gone:
-            for mailbox in one.mailboxes.values():
-                self._woken.pop(mailbox, None)
-            for connection in list(self.connections):
-                connection.entity_gone(one)
+            self._end_links(one)
         self.run()
+
+    def _end_links(self, entity: Queue) -> None:
+        # A message for an entity that is gone would be acknowledged, and lost.
+        for mailbox in entity.mailboxes.values():
+            self._woken.pop(mailbox, None)
+        for connection in list(self.connections):
+            connection.entity_gone(entity)
 
     def _undo_if_refused(self, undo: Callable[[], None]) -> None:
         """Undo changes in memory that could not be stored."""
