@@ -143,9 +143,11 @@ def _untagged(value: Any) -> Any:
 
 
 _MAP: Final = "$map"
+_MICROSECOND: Final = timedelta(microseconds=1)
 _TAGS: Final[dict[str, tuple[type, Any, Any]]] = {
     "$time": (datetime, datetime.isoformat, datetime.fromisoformat),
-    "$duration": (timedelta, timedelta.total_seconds, lambda seconds: timedelta(seconds=seconds)),
+    # Whole numbers: seconds as a float are not exact for long durations.
+    "$duration": (timedelta, lambda span: span // _MICROSECOND, lambda count: count * _MICROSECOND),
     "$uuid": (UUID, str, UUID),
     "$bytes": (bytes, bytes.hex, bytes.fromhex),
     "$decimal": (Decimal, str, Decimal),
