@@ -186,19 +186,24 @@ def test_a_connection_with_output_is_flushed_once_after_a_commit(world):
     assert connection.flushes == 1
 
 
-def test_a_failure_with_one_message_does_not_stop_the_clock(world, monkeypatch, caplog):
-    world.send(encoded())
+def failing_with(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(("method", "number"), [("activate", 2), ("expire", 3)])
+def test_a_failure_with_one_message_does_not_stop_the_clock(
+    world, monkeypatch, caplog, method, number
+):
+    world.send(encoded(), encoded(due_ms=world.now_ms + 1000), encoded(ttl_ms=1000))
     lock = world.receive()[0]
-
-    def failing(sequence, *, now_ms):
-        raise RuntimeError("failing")
-
-    monkeypatch.setattr(world.queue(), "activate", failing)
-    world.send(encoded(due_ms=world.now_ms + 1000))
+    monkeypatch.setattr(world.queue(), method, failing_with(RuntimeError("failing")))
     world.clock.advance(61)
     world.namespace.tick()
 
-    assert "message 2" in caplog.text
+    assert f"message {number}" in caplog.text
     assert world.settle(lock, Settlement.COMPLETE) == "lock lost"  # what else was due has been done
     assert world.loop.delays[-1] == pytest.approx(0.02)
     assert not world.loop.timers[-1].cancelled()
@@ -225,6 +230,21 @@ def test_damage_that_a_tick_meets_is_told_once_and_without_a_trace(
     assert "local.db is damaged: file is not a database" in reported.message
     assert reported.exc_info is None
     assert "local.db is damaged" in world.send(encoded(b"x")).description
+
+
+@pytest.mark.parametrize("method", ["activate", "expire", "expire_locks"])
+def test_damage_in_a_message_is_damage_of_the_file(world, monkeypatch, caplog, method):
+    world.send(encoded(), encoded(due_ms=world.now_ms + 1000), encoded(ttl_ms=1000))
+    world.receive()
+    damage = sqlite3.DatabaseError("database disk image is malformed")
+    damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    monkeypatch.setattr(world.queue(), method, failing_with(damage))
+
+    world.clock.advance(61)
+    world.namespace.tick()
+
+    [reported] = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert "local.db is damaged: database disk image is malformed" in reported.message
 
 
 def test_a_disk_that_cannot_be_read_for_a_while_does_not_stop_the_clock(world, monkeypatch):
