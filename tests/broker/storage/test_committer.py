@@ -181,6 +181,18 @@ def test_a_failed_commit_fails_its_changes_and_all_later_ones(bench, failure, ca
     assert "local.db cannot be written" in caplog.text
 
 
+def test_the_log_does_not_repeat_an_error_at_once(bench, caplog):
+    full, broken = FAILURES["the disk is full"], sqlite3.OperationalError("disk I/O error")
+    failures = bench.failures = [full, full, broken, full]
+    for name in "abcd":
+        bench.write(name)
+        bench.flush()
+
+    assert failures == []
+    texts = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert ["disk is full" in text for text in texts] == [True, False, True]
+
+
 @pytest.mark.req("B-12")
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 def test_failed_statements_fail_their_group_and_later_ones_work(bench, failure, monkeypatch):

@@ -13,12 +13,14 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from pairbus.broker.storage.store import Group, Store
 
 logger = logging.getLogger(__name__)
 
+_LOG_SECONDS: Final = 10.0
+"""The time between two log lines with the same error. A full disk refuses every commit."""
 Waiter = tuple[Callable[..., object], tuple[Any, ...]]
 
 
@@ -42,6 +44,8 @@ class Committer:
         self._scheduled = False
         self._in_flight: list[Waiter] | None = None
         self._commit_requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._logged = ""
+        self._log_again_at = 0.0
         self._idle = asyncio.Event()
         self._idle.set()
         self._thread = threading.Thread(
@@ -101,7 +105,7 @@ class Committer:
             self._store.apply(group)
         except Exception as error:
             # Catch everything: the callbacks must run, and the next commit must start.
-            logger.error("the data file %s cannot be written: %r", self._store.path, error)
+            self._log(error)
             self._finish(error)
         else:
             self._commit_requests.put(True)
@@ -122,9 +126,15 @@ class Committer:
 
     def _committed(self, error: Exception | None) -> None:
         if error is not None:
-            logger.error("the data file %s cannot be written: %r", self._store.path, error)
+            self._log(error)
             self._store.rollback()
         self._finish(error)
+
+    def _log(self, error: Exception) -> None:
+        now, text = self._loop.time(), repr(error)
+        if text != self._logged or now >= self._log_again_at:
+            self._logged, self._log_again_at = text, now + _LOG_SECONDS
+            logger.error("the data file %s cannot be written: %s", self._store.path, text)
 
     def _finish(self, error: Exception | None) -> None:
         waiters, self._in_flight = self._in_flight or [], None
