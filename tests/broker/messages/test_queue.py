@@ -368,3 +368,14 @@ def test_properties_may_not_make_a_message_larger_than_the_queue_takes(make_worl
 
     assert "accepts at most 1024" in str(said)
     assert world.settle(lock, Settlement.COMPLETE) is None
+
+
+@pytest.mark.parametrize("settlement", [ABANDON, DEFER, DEAD_LETTER])
+def test_properties_may_not_do_so_in_several_steps_either(make_world, settlement):
+    world = make_world(queue(max_message_size_in_kilobytes=1))
+    world.send(encoded())
+    assert world.settle(world.receive()[0], ABANDON, properties={"one": "x" * 700}) is None
+
+    said = world.settle(world.receive()[0], settlement, properties={"two": "x" * 700})
+
+    assert "accepts at most 1024" in str(said)

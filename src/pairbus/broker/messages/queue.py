@@ -208,7 +208,8 @@ class Queue(Entity):
         except (TypeError, ValueError) as error:
             text = f"the properties to modify cannot be stored: {error}"
             return lifecycle.Refuse(AmqpError("com.microsoft:argument-error", text))
-        size = message.size + len(grown.bare) - len(message.bare)
+        # `size` stays what the sender sent, so earlier properties show only in the bytes.
+        size = max(message.size + len(grown.bare) - len(message.bare), len(grown.bare))
         refused = lifecycle.refusal_of_message(self.description, size=size, session_id="")
         return None if refused is None else lifecycle.Refuse(refused)
 
