@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from decimal import Decimal
 from math import isinf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from pairbus.broker.rules import operators
+from pairbus.broker.rules.correlation import compile_correlation
 from pairbus.broker.rules.facts import SYSTEM_NAMES, Facts
 from pairbus.broker.rules.filters import (
-    CORRELATION_PROPERTIES,
     CorrelationFilter,
     EvaluationError,
     FalseFilter,
@@ -29,7 +28,7 @@ from pairbus.broker.rules.filters import (
 )
 from pairbus.broker.rules.like import BadPattern, Pattern, compile_pattern
 from pairbus.broker.rules.operators import Test, Value
-from pairbus.broker.rules.values import INT64_MAX, INT64_MIN, to_python, utc
+from pairbus.broker.rules.values import INT64_MAX, check_values
 
 if TYPE_CHECKING:
     from lark import Token, Tree
@@ -40,7 +39,6 @@ DEPTH_MAX: Final = 64
 
 _SCOPES: Final = {"sys": True, "user": False}
 _ARGUMENT_COUNTS: Final = {"newid": 0, "property": 1, "p": 1}
-_VALUE_TYPES: Final = (str, bool, int, float, Decimal, datetime, timedelta, UUID, bytes)
 
 
 def compile_filter(filter: Filter) -> Callable[[Facts], bool]:
@@ -60,55 +58,8 @@ def compile_filter(filter: Filter) -> Callable[[Facts], bool]:
             test = Compiler(expression, parameters).test(parse(expression, "filter"))
             return lambda facts: test(facts) is True
         case CorrelationFilter():
-            return _correlation(filter)
+            return compile_correlation(filter)
     assert_never(filter)
-
-
-def _correlation(filter: CorrelationFilter) -> Callable[[Facts], bool]:
-    system = [
-        (name, getattr(filter, field_name))
-        for name, field_name in CORRELATION_PROPERTIES.items()
-        if getattr(filter, field_name) is not None
-    ]
-    user: list[tuple[str, Any, frozenset[type]]] = []
-    shown = "CorrelationFilter"
-    for name, expected in check_values(shown, filter.properties).items():
-        if expected is None:
-            raise RuleError(shown, f"the property {name!r} needs a value: nothing equals null")
-        user.append((name, expected, operators.KINDS[expected.__class__]))
-    if len(system) == 1 and not user:
-        [(only, wanted)] = system
-        return lambda facts: bool(facts.system[only] == wanted)
-
-    def matches(facts: Facts) -> bool:
-        system_values, user_values = facts.system, facts.user
-        for name, expected in system:
-            if system_values[name] != expected:
-                return False
-        for name, expected, kinds in user:
-            value = user_values[name]
-            if value.__class__ not in kinds or value != expected:
-                return False
-        return True
-
-    return matches
-
-
-def check_values(expression: str, values: Mapping[str, object]) -> dict[str, object]:
-    """Parameters, or a correlation filter's properties, as Python values by lower-case name.
-
-    Raises RuleError for a type that rules do not have.
-    """
-    found: dict[str, object] = {}
-    for name, given in values.items():
-        value = to_python(given)
-        if value is not None and not isinstance(value, _VALUE_TYPES):
-            kinds = "a string, number, boolean, time, duration, uuid or bytes"
-            raise RuleError(expression, f"the value of {name} must be {kinds}, not {value!r}")
-        if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
-            raise RuleError(expression, f"the value of {name} exceeds 64 bits: {value}")
-        found[name.lower()] = utc(value) if isinstance(value, datetime) else value
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ same values, as far as that is documented. None is never converted.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import inf, nan
@@ -34,9 +34,11 @@ from pairbus.amqp.codec.types import (
     ULong,
     UShort,
 )
+from pairbus.broker.rules.filters import RuleError
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
+_TYPES: Final = (str, bool, int, float, Decimal, datetime, timedelta, UUID, bytes)
 _YEAR_1: Final = datetime(1, 1, 1, tzinfo=UTC)
 _MS_MIN: Final = (_YEAR_1 - EPOCH) // MILLISECOND
 _MS_MAX: Final = (datetime(9999, 12, 31, 23, 59, 59, 999000, UTC) - EPOCH) // MILLISECOND
@@ -59,6 +61,23 @@ def utc(moment: datetime) -> datetime:
 def to_python(value: Any) -> object:
     convert = _TO_PYTHON.get(value.__class__)
     return value if convert is None else convert(value)
+
+
+def check_values(expression: str, values: Mapping[str, object]) -> dict[str, object]:
+    """Parameters, or a correlation filter's properties, as Python values by lower-case name.
+
+    Raises RuleError for a type that rules do not have.
+    """
+    found: dict[str, object] = {}
+    for name, given in values.items():
+        value = to_python(given)
+        if value is not None and not isinstance(value, _TYPES):
+            kinds = "a string, number, boolean, time, duration, uuid or bytes"
+            raise RuleError(expression, f"the value of {name} must be {kinds}, not {value!r}")
+        if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
+            raise RuleError(expression, f"the value of {name} exceeds 64 bits: {value}")
+        found[name.lower()] = utc(value) if isinstance(value, datetime) else value
+    return found
 
 
 # -- decimals: IEEE 754, in the binary encoding that AMQP asks for -----------------------------
