@@ -7,19 +7,16 @@ stored in one transaction. Copies with the same bytes share one body on the disk
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
-from pairbus.amqp.codec.sections import group_id, read_annotations
+from pairbus.amqp.codec.sections import group_id
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker import rules
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
-    RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
@@ -27,79 +24,18 @@ from pairbus.broker.message import PARTITION_SHIFT, Message, MessageState
 from pairbus.broker.messages import forwarding, lifecycle
 from pairbus.broker.messages.enqueue import Enqueuer
 from pairbus.broker.messages.entity import Done, Entity, Placements, Runtime
-from pairbus.broker.messages.incoming import SCHEDULED_TIME, IncomingMessage, to_message
+from pairbus.broker.messages.incoming import IncomingMessage, to_message
 from pairbus.broker.messages.queue import Queue
-from pairbus.broker.rules import EvaluationError, Facts, PropertyChanges, RuleWork
+from pairbus.broker.messages.rule import Rule
+from pairbus.broker.rules import EvaluationError, Facts, RuleWork
 from pairbus.broker.storage.store import Counters, StoredEntity
-
-logger = logging.getLogger(__name__)
 
 _SHARED_FROM_BYTES: Final = 256
 """A smaller body costs less to copy than to share."""
 _COMPILED_AT_ONCE: Final = 10_000
 """Characters of rules that are compiled in about 50 ms."""
-_RULE_CHARACTERS: Final = 10
-"""What even the shortest rule takes."""
-_SCHEDULE: Final = "ScheduledEnqueueTimeUtc"
-_RULE_NAME: Final = "RuleName"
-"""The property of a copy that an action has changed: the name of its rule."""
 _REASON_EVALUATION: Final = "FilterEvaluationException"
 _REASON_SESSION: Final = "Session ID is null."
-
-
-class _Rule:
-    """A rule of a subscription. It is compiled before its first message."""
-
-    __slots__ = ("_action", "_action_steps", "_matches", "description", "is_compiled", "work")
-
-    def __init__(self, description: RuleDescription) -> None:
-        self.description = description
-        self.is_compiled = False
-        self._matches: Callable[[Facts], bool] | None = None
-        """None matches everything."""
-        self._action: Callable[[Facts], PropertyChanges] | None = None
-        self._action_steps = 0
-        self.work = RuleWork()
-        """Known when it is compiled."""
-
-    @property
-    def characters(self) -> int:
-        """What takes time to compile."""
-        filter, action = self.description.filter, self.description.action
-        found = _RULE_CHARACTERS
-        if isinstance(filter, rules.SqlFilter):
-            found += len(filter.expression)
-        return found if action is None else found + len(action.expression)
-
-    @property
-    def has_action(self) -> bool:
-        return self.description.action is not None
-
-    def compile(self) -> None:
-        filter, action = self.description.filter, self.description.action
-        self.is_compiled = True
-        self.work = rules.work_of([filter])
-        try:
-            if not isinstance(filter, rules.TrueFilter):
-                self._matches = rules.compile_filter(filter)
-            if action is not None:
-                self._action = rules.compile_action(action)
-                self._action_steps = rules.work_of([rules.SqlFilter(action.expression)]).steps
-        except rules.RuleError as error:  # the data file is damaged, or of another version
-            logger.error("rule %r fails on every message: %s", self.description.name, error)
-            self._matches = partial(_fail, str(error))
-
-    def matches(self, facts: Facts) -> bool:
-        return self._matches is None or self._matches(facts)
-
-    def changes(self, facts: Facts) -> PropertyChanges:
-        assert self._action is not None
-        facts.budget.spend(self._action_steps)
-        return self._action(facts)
-
-
-def _fail(reason: str, facts: Facts) -> bool:
-    raise EvaluationError(reason)
 
 
 def _properties_bytes(one: IncomingMessage) -> int:
@@ -108,22 +44,9 @@ def _properties_bytes(one: IncomingMessage) -> int:
     return sum(span[1] - span[0] for span in spans if span is not None)
 
 
-def _changed(one: IncomingMessage, rule: _Rule, changes: PropertyChanges) -> IncomingMessage:
-    changes.user_set.setdefault(_RULE_NAME, rule.description.name)
-    try:
-        parts = rules.apply_changes(one.parts, changes)
-    except ValueError as error:  # a result that cannot be stored in a message
-        raise EvaluationError(f"rule {rule.description.name!r}: {error}") from error
-    due_ms = None
-    if _SCHEDULE in changes.system:
-        due_ms = read_annotations(parts.annotations).get(SCHEDULED_TIME)
-    size = one.size + len(parts.bare) - len(one.parts.bare)
-    return replace(one, parts=parts, size=size, due_ms=due_ms)
-
-
 class Subscription(Queue):
     description: SubscriptionDescription
-    _rules: Sequence[_Rule] = ()
+    _rules: Sequence[Rule] = ()
     _work: RuleWork | None = None
 
     def set_description(self, description: EntityDescription) -> None:
@@ -131,7 +54,7 @@ class Subscription(Queue):
         assert isinstance(description, SubscriptionDescription)
         # A subscription may have thousands of rules: only new ones are compiled.
         known = {id(rule.description): rule for rule in self._rules}
-        self._rules = [known.get(id(rule)) or _Rule(rule) for rule in description.rules]
+        self._rules = [known.get(id(rule)) or Rule(rule) for rule in description.rules]
         self._work = None
 
     def compile_rules(self) -> Iterator[None]:
@@ -174,7 +97,7 @@ class Subscription(Queue):
             if not rule.matches(facts):
                 continue
             if rule.has_action:
-                found.append(_changed(one, rule, rule.changes(facts)))
+                found.append(rule.changed_copy(one, facts))
             else:
                 is_plain = True
         if is_plain:
