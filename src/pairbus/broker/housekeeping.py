@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 from pairbus.broker.directory import Directory
@@ -26,24 +25,15 @@ _ACTIVATE_SECONDS: Final = 0.05
 """Of processor time. The rules of a topic may need 30 ms for each message."""
 
 
-@contextmanager
-def _guarded(queue: Queue, failure: str) -> Iterator[None]:
-    """One entity's failure must not affect the others, but a damaged data file affects them all."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, sqlite3.DatabaseError) and is_damage(error):
-            raise
-        logger.exception("%s: %s", queue.description, failure)
-
-
 def activate_due_messages(store: Store, directory: Directory, *, now_ms: int) -> None:
     """Enqueue scheduled messages that are due. The next tick continues if that takes too long."""
     ends = time.thread_time() + _ACTIVATE_SECONDS
     for mailbox_id, sequence in store.read_due(now_ms=now_ms, count=SWEEP_COUNT):
         if (found := directory.mailbox(mailbox_id)) is not None:
-            with _guarded(found[0], f"scheduled message {sequence} could not be enqueued"):
+            try:
                 found[0].activate(sequence, now_ms=now_ms)
+            except Exception as error:
+                _log(error, found[0], f"scheduled message {sequence} could not be enqueued")
             if time.thread_time() >= ends:
                 return
 
@@ -56,8 +46,10 @@ def expire_messages(store: Store, directory: Directory, *, now_ms: int) -> None:
         for mailbox_id, sequence in keys:
             if (found := directory.mailbox(mailbox_id)) is not None:
                 queue, mailbox = found
-                with _guarded(queue, f"expired message {sequence} could not be removed"):
+                try:
                     expired |= queue.expire(mailbox, sequence, now_ms=now_ms)
+                except Exception as error:
+                    _log(error, queue, f"expired message {sequence} could not be removed")
         if expired or len(keys) < SWEEP_COUNT:
             return  # otherwise all of them are locked: look at the next page
 
@@ -66,9 +58,18 @@ def expire_locks(directory: Directory, *, now_ms: int) -> None:
     """Release messages that receivers did not settle in time, and end the waits for a session."""
     for queue in directory:
         if queue.has_deadlines:
-            with _guarded(queue, "expired locks could not be ended"):
+            try:
                 queue.expire_locks(now_ms=now_ms)
                 queue.give_up_waiting(now_ms=now_ms)
+            except Exception as error:
+                _log(error, queue, "expired locks could not be ended")
+
+
+def _log(error: Exception, queue: Queue, what: str) -> None:
+    """Does not raise: the other entities get their turn. A damaged data file affects them all."""
+    if isinstance(error, sqlite3.DatabaseError) and is_damage(error):
+        raise error
+    logger.error("%s: %s", queue.description, what, exc_info=error)
 
 
 def next_deadline_ms(store: Store, directory: Directory) -> int | None:
