@@ -26,8 +26,8 @@ from tests.chaos.victim import LIMITS, Healthy, Victim, start_victim
 
 # The official client's own share is a few milliseconds; the machine may be busy with other tests.
 HEALTHY_SECONDS_MAX = 10.0
-HANG_UP_SECONDS_MAX = LIMITS.handshake_seconds + 20.0
-IDLE_SECONDS_MAX = 2 * LIMITS.idle_timeout_seconds + 20.0
+HANG_UP_SECONDS_MAX = LIMITS.handshake_seconds + 60.0
+IDLE_SECONDS_MAX = 2 * LIMITS.idle_timeout_seconds + 60.0
 FUZZ_SEED = int(os.environ.get("PAIRBUS_FUZZ_SEED", "1"))
 FUZZ_CONVERSATIONS = int(os.environ.get("PAIRBUS_FUZZ_CONVERSATIONS", "200"))
 _PEEK = (
@@ -192,7 +192,7 @@ def test_survives_conversations_with_a_few_wrong_bytes(victim: Victim) -> None:
 
 def _wait_for_a_free_connection(victim: Victim) -> None:
     """The broker may take a moment to see that the crowd is gone."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:  # until a slot is free or the time is over
         with Peer(victim.address) as late:
             late.send(SASL)
@@ -251,7 +251,7 @@ def test_a_message_that_never_ends_is_refused_and_takes_no_memory(victim: Victim
     more = peers.transfer(0, bytes(60_000), more=True, first=False)
     with victim.growth_below(8), Peer(victim.address) as peer:
         peer.attach("target").send(peers.transfer(0, part, more=True))
-        peer.send_what_fits(more * 600, seconds=20)
+        peer.send_what_fits(more * 600, seconds=60)
         peer.send(peers.transfer(0, b"", first=False))
         frames = peer.frames_until(lambda frame: frame.code == peers.DISPOSITION or frame.error)
 

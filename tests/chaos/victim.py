@@ -61,7 +61,7 @@ class Victim:
         grown = int(peak[1]) / 1024 - before
         assert grown < limit_MiB, f"the broker grew by {grown:.1f} MiB"
 
-    def settled_usage(self, *, files_max: int | None = None, within: float = 20.0) -> Usage:
+    def settled_usage(self, *, files_max: int | None = None, within: float = 60.0) -> Usage:
         """Once the last peers are cleared away; at the latest after that time."""
         deadline = time.monotonic() + within
         usage = self.usage()
