@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pairbus.amqp.outcomes import AmqpError
@@ -22,56 +21,35 @@ from pairbus.cost.meter import UNIT_BYTES, units_of
 PARTITIONS: Final = 16
 
 
-@dataclass(slots=True, eq=False)
-class FirstSend:
-    """A message id that is being written to the disk."""
-
-    message_id: str
-    is_pending: bool = True
-    error: Exception | None = None
-
-
 class DuplicateDetection:
     """An entity drops a message whose id it has seen within its time window.
 
     The store remembers ids that are durable, and this class those that are still being written. A
-    duplicate that arrives during the write depends on the first message, so it succeeds or fails
-    with it.
+    duplicate that arrives during the write cannot be acknowledged without the first message: its
+    commit comes later, and a failed commit fails all later ones.
     """
 
     def __init__(self, entity: Entity) -> None:
         self._entity = entity
-        self._pending: dict[str, FirstSend] = {}
+        self._pending: set[str] = set()
 
-    def is_duplicate(
-        self, message_id: str | None, relies_on: list[FirstSend], *, now_ms: int
-    ) -> bool:
-        """Remember a new id. `relies_on` gets the pending ids that the message depends on."""
+    def is_duplicate(self, message_id: str | None, *, now_ms: int) -> bool:
+        """Remembers a new id."""
         description = self._entity.description
         if not description.requires_duplicate_detection or message_id is None:
             return False
-        first = self._pending.get(message_id)
-        if first is not None:
-            relies_on.append(first)
-            return True
         store, mailbox_id = self._entity.runtime.store, self._entity.main.counters.mailbox_id
-        if store.was_seen(mailbox_id, message_id, now_ms=now_ms):
+        if message_id in self._pending or store.was_seen(mailbox_id, message_id, now_ms=now_ms):
             return True
         window_ms = milliseconds(description.duplicate_detection_history_time_window) or 0
         store.remember(mailbox_id, message_id, now_ms + window_ms)
-        first = self._pending[message_id] = FirstSend(message_id)
-        relies_on.append(first)
+        self._pending.add(message_id)
+        self._entity.runtime.committer.when_durable(self._written, message_id)
         return False
 
-    def written(self, error: Exception | None, relies_on: list[FirstSend]) -> Exception | None:
-        """The commit has ended. Returns its error, or that of a message that it depends on."""
-        for first in relies_on:
-            if first.is_pending:
-                del self._pending[first.message_id]
-                first.is_pending = False
-                first.error = error
-            error = error or first.error
-        return error
+    def _written(self, error: Exception | None, message_id: str) -> None:
+        """Its commit has ended. If it failed, the id is new again."""
+        self._pending.discard(message_id)
 
 
 class Enqueuer:
@@ -115,28 +93,13 @@ class Enqueuer:
         )
         placements = Placements()
         numbers = []
-        relies_on: list[FirstSend] = []
         plain_times = self.plain_times(now_ms)
         for one in batch:
-            number, placed = self._store_or_forward(one, relies_on, plain_times, now_ms=now_ms)
+            number, placed = self._store_or_forward(one, plain_times, now_ms=now_ms)
             numbers.append(number)
             placements += placed
-        entity.runtime.committer.when_durable(
-            self._enqueued, placements, relies_on, done, arguments
-        )
+        entity.runtime.committer.when_durable(_enqueued, placements, done, arguments)
         return numbers
-
-    def _enqueued(
-        self,
-        error: Exception | None,
-        placements: Placements,
-        relies_on: list[FirstSend],
-        done: Done,
-        arguments: tuple[Any, ...],
-    ) -> None:
-        if relies_on:
-            error = self._duplicates.written(error, relies_on)
-        done(placements.finish(error), *arguments)
 
     def plain_times(self, now_ms: int) -> lifecycle.Times:
         """The times for messages without their own, the same for all messages of one moment."""
@@ -147,17 +110,12 @@ class Enqueuer:
         return self._last_times[2]
 
     def _store_or_forward(
-        self,
-        one: IncomingMessage,
-        relies_on: list[FirstSend],
-        plain_times: lifecycle.Times,
-        *,
-        now_ms: int,
+        self, one: IncomingMessage, plain_times: lifecycle.Times, *, now_ms: int
     ) -> tuple[int, Placements]:
         """Every message gets a number here, also a duplicate, a ping, and one that is forwarded."""
         entity = self._entity
         number = one.enqueued_sequence = entity.main.next_sequence()
-        if one.is_ping or self._duplicates.is_duplicate(one.message_id, relies_on, now_ms=now_ms):
+        if one.is_ping or self._duplicates.is_duplicate(one.message_id, now_ms=now_ms):
             if one.is_ping:
                 units = units_of(one.size)
                 entity.tally.send -= units
@@ -184,12 +142,7 @@ class Enqueuer:
         return message.wire_sequence, Placements([(entity, entity.main, message)])
 
     def is_new(self, one: IncomingMessage, *, now_ms: int) -> bool:
-        """Called for a message that another entity forwards to this one."""
-        relies_on: list[FirstSend] = []
-        is_duplicate = self._duplicates.is_duplicate(one.message_id, relies_on, now_ms=now_ms)
-        if relies_on:
-            self._entity.runtime.committer.when_durable(self._duplicates.written, relies_on)
-        return not is_duplicate
+        return not self._duplicates.is_duplicate(one.message_id, now_ms=now_ms)
 
     def _partition(self, one: IncomingMessage, number: int) -> int | None:
         if not self._entity.description.enable_partitioning:
@@ -198,3 +151,9 @@ class Enqueuer:
             return one.partition_id
         key = one.session_id or one.partition_key or one.message_id or str(number)
         return zlib.crc32(key.encode()) % PARTITIONS
+
+
+def _enqueued(
+    error: Exception | None, placements: Placements, done: Done, arguments: tuple[Any, ...]
+) -> None:
+    done(placements.finish(error), *arguments)
