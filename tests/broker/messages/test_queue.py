@@ -115,6 +115,21 @@ def test_an_undelivered_message_returns_to_its_place(world):
     world.check_counters()
 
 
+def test_an_undelivered_message_of_a_deleted_queue_leaves_no_row(world):
+    world.send(encoded(ttl_ms=1000))
+    q = world.queue()
+    [message] = q.main.take(None, 1)
+    q.remove(q.main, [message], lambda error: None)
+    world.namespace.delete(q)
+    world.flush()
+    world.pass_time(6)  # what it had is cleaned away
+
+    q.put_back(q.main, message)
+    world.flush()
+
+    assert world.look("SELECT count(*) FROM message") == [(0,)]
+
+
 # -- dead letters that are forwarded ----------------------------------------------------------
 
 
@@ -371,7 +386,7 @@ def test_properties_may_not_make_a_message_larger_than_the_queue_takes(make_worl
 
 
 @pytest.mark.parametrize("settlement", [ABANDON, DEFER, DEAD_LETTER])
-def test_properties_may_not_do_so_in_several_steps_either(make_world, settlement):
+def test_properties_may_not_make_it_larger_in_several_steps_either(make_world, settlement):
     world = make_world(queue(max_message_size_in_kilobytes=1))
     world.send(encoded())
     assert world.settle(world.receive()[0], ABANDON, properties={"one": "x" * 700}) is None

@@ -151,6 +151,8 @@ class Queue(Entity):
         """The message was deleted for delivery but could not be delivered. It is restored with its
         old number.
         """
+        if self.runtime.find(self.name) is not self:
+            return  # the queue was deleted meanwhile, and nobody would ever delete this row
         message.body_id = None  # the shared body may be gone by now
         self.place(mailbox, message)
         self.runtime.committer.when_durable(Placements([(self, mailbox, message)]).finish)
@@ -208,7 +210,7 @@ class Queue(Entity):
         except (TypeError, ValueError) as error:
             text = f"the properties to modify cannot be stored: {error}"
             return lifecycle.Refuse(AmqpError("com.microsoft:argument-error", text))
-        # `size` stays what the sender sent, so earlier properties show only in the bytes.
+        # `message.size` is what the sender sent: properties of before are only in the bytes.
         size = max(message.size + len(grown.bare) - len(message.bare), len(grown.bare))
         refused = lifecycle.refusal_of_message(self.description, size=size, session_id="")
         return None if refused is None else lifecycle.Refuse(refused)
