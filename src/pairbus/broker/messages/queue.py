@@ -57,13 +57,15 @@ class Queue(Entity):
         `done` is called when the messages are durable; not if an error is returned.
         """
         self.accessed_ms = now_ms
-        if self.description.enable_batched_operations:
-            return self.enqueuer.enqueue(batch, done, arguments, now_ms=now_ms)
-        # Commit each operation by itself, in its own transaction.
-        self.runtime.committer.separate()
+        self._separate()
         result = self.enqueuer.enqueue(batch, done, arguments, now_ms=now_ms)
-        self.runtime.committer.separate()
+        self._separate()
         return result
+
+    def _separate(self) -> None:
+        """Called before and after an operation, which may need a transaction of its own."""
+        if not self.description.enable_batched_operations:
+            self.runtime.committer.separate()
 
     # out
 
@@ -120,15 +122,13 @@ class Queue(Entity):
         """Delete messages from the disk, and then from memory. With receive-and-delete, this comes
         before they are delivered.
         """
-        if not self.description.enable_batched_operations:
-            self.runtime.committer.separate()
+        self._separate()
         mailbox.counters.remove(messages)
         self.runtime.store.delete(mailbox.counters, messages)
         for message in messages:
             message.busy = True
         self.runtime.committer.when_durable(self._removed, mailbox, messages, done, arguments)
-        if not self.description.enable_batched_operations:
-            self.runtime.committer.separate()
+        self._separate()
 
     def _removed(
         self,
@@ -233,8 +233,7 @@ class Queue(Entity):
         if isinstance(decision, lifecycle.Remove):
             self.remove(mailbox, [message], done, *arguments)
             return
-        if not self.description.enable_batched_operations:
-            self.runtime.committer.separate()
+        self._separate()
         store, counters = self.runtime.store, mailbox.counters
         if properties or isinstance(decision, lifecycle.DeadLetter):
             mailbox.load(message)
@@ -263,8 +262,7 @@ class Queue(Entity):
         self.runtime.committer.when_durable(
             self._decided, mailbox, message, decision, before, placements, done, arguments
         )
-        if not self.description.enable_batched_operations:
-            self.runtime.committer.separate()
+        self._separate()
 
     def _decided(
         self,
