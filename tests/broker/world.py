@@ -203,6 +203,9 @@ class FakeConnection:
     def rules_compiled(self):
         pass
 
+    def offer_messages(self):
+        pass
+
 
 class World:
     def __init__(self, folder, *queues, clock=None):

@@ -67,6 +67,7 @@ class ClientConnection(FaultyClient, Protocol):
     def entity_changed(self, queue: Queue) -> None: ...
     def rules_compiled(self) -> None: ...
     def check_tokens(self, *, now_ms: int) -> None: ...
+    def offer_messages(self) -> None: ...
 
 
 class Namespace:
@@ -440,6 +441,9 @@ class Namespace:
         self._clean(now_ms)
         for connection in list(self.connections):
             connection.check_tokens(now_ms=now_ms)
+            # What the disk refused to delete or unlock is available, and receivers may wait for it.
+            # Not at once: a full disk would refuse again and again.
+            connection.offer_messages()
         housekeeping.delete_idle_entities(self.store, self.directory, self.delete, now_ms=now_ms)
         if self.store.has_changes:
             self.committer.request()

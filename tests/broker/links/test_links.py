@@ -3,6 +3,7 @@ left of links that the broker has ended.
 """
 
 import gc
+import sqlite3
 import time
 import tracemalloc
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from pairbus.amqp.sasl import SaslClient
 from pairbus.broker import Broker, QueueDescription
 from pairbus.broker.entities.policies import DEFAULT_KEY, DEFAULT_POLICY_NAME
 from pairbus.broker.links.receiver_link import SESSION_FILTER, Poll, ReceiverLink
+from pairbus.broker.storage.store import Store
 from pairbus.cost.meter import Tally
 from pairbus.fast.address import Address
 from pairbus.testing import ManualClock
@@ -220,6 +222,37 @@ def test_an_attach_that_a_fault_delays_until_its_link_was_closed_leaves_no_link_
         connection.wait(lambda: link.is_over, soon(), "the end of the link")
 
         assert receiver_links() == before
+
+
+def refuse(store):
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+@pytest.mark.req("B-12")
+@pytest.mark.parametrize("snd_settle_mode", [0, 1], ids=["with locks", "without"])
+def test_a_receiver_that_waits_gets_its_message_when_the_disk_has_room_again(
+    monkeypatch, snd_settle_mode
+):
+    clock = ManualClock()
+    with Broker(["q"], clock=clock) as broker, connected(broker) as connection:
+        sender = connection.attach_sender("q", until=soon())
+        send(connection, sender, None)
+        link = connection.attach_receiver(
+            "q", lambda *message: message, until=soon(), snd_settle_mode=snd_settle_mode
+        )
+        if snd_settle_mode == 0:
+            link.grant(1)
+            connection.wait(lambda: link.inbox, soon(), "a message, whose lock will expire")
+            link.inbox.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "commit", refuse)
+            link.grant(1)
+            send(connection, sender, None)  # the disk refuses it, like what the receiver asks for
+            clock.advance(60)
+
+        clock.advance(6)
+
+        connection.wait(lambda: link.inbox, soon(), "the message")
 
 
 # -- credit that comes before the session -------------------------------------------------------
