@@ -204,6 +204,23 @@ def test_every_kind_of_dead_letter_is_forwarded(make_world, cause):
     check_file(world)
 
 
+@pytest.mark.req("B-04")
+@pytest.mark.parametrize(
+    "settings",
+    [{"rules": [rule("10 / n > 1")]}, {"requires_session": True}],
+    ids=["rule", "session"],
+)
+def test_a_circle_of_dead_letters_ends_after_the_hops_allowed(make_world, settings):
+    world = make_world(topic(), sub("a", forward_dead_lettered_messages_to="t", **settings))
+
+    assert world.send(encoded(b"x", properties={"n": 0}), to="t") == [1]
+
+    [dead] = stored(world, at("a"), TRANSFER)
+    assert application_properties(dead)["DeadLetterReason"] == "MaxTransferHopCountExceeded"
+    assert world.queue("t").main.counters.last_sequence == 1 + FORWARD_HOPS_MAX
+    check_file(world)
+
+
 def test_messages_for_a_deleted_topic_are_dead_lettered_where_they_were_forwarded(make_world):
     world = make_world(topic(), sub("a"), queue(forward_to="t"))
 

@@ -93,16 +93,27 @@ def _refusal_of_hop(
 
 
 def dead_letter(
-    entity: Entity, message: Message, reason: str | None, description: str | None, *, now_ms: int
+    entity: Entity,
+    message: Message,
+    reason: str | None,
+    description: str | None,
+    *,
+    now_ms: int,
+    hops: int = 0,
 ) -> Placements:
-    """Moves a message to the dead-letter queue, or to the target for dead letters."""
+    """Moves a message to the dead-letter queue, or to the target for dead letters.
+
+    `hops`: how often it was forwarded on its way here. The target may be the topic that it comes
+    from, whose rules fail again.
+    """
     target = entity.description.forward_dead_lettered_messages_to
     if target is None:
         copy = replace(message, lock=None, busy=False, body_id=None)
         return dead_letter_in(entity, MailboxKind.DEAD_LETTER, copy, reason, description)
     parts = parts_of(message, dead_letter_properties(reason, description))
     parts.ttl_ms = None
-    one = IncomingMessage(parts, message.size, source=message.dead_letter_source or entity.name)
+    source = message.dead_letter_source or entity.name
+    one = IncomingMessage(parts, message.size, source=source, hops=hops)
     return forward(entity, one, message.sequence, now_ms=now_ms, to=target)
 
 

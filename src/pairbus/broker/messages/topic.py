@@ -304,7 +304,9 @@ class TopicEnqueuer(Enqueuer):
     ) -> Placements:
         message = self._message(subscription, one, now_ms)
         subscription.runtime.store.keep_count(subscription.main.counters)
-        return forwarding.dead_letter(subscription, message, reason, text, now_ms=now_ms)
+        return forwarding.dead_letter(
+            subscription, message, reason, text, now_ms=now_ms, hops=one.hops
+        )
 
     def _share(self, copies: Placements) -> None:
         """Copies with the same bytes share one body."""
