@@ -359,6 +359,14 @@ MISTAKES = {
         4,
         f"'due' in the Properties of {OF} must be a time such as",
     ),
+    "a time before the first": (
+        [
+            CORRELATION + '{"Properties": {',
+            '"due": {"Type": "dateTime", "Value": "0001-01-01T00:00:00+01:00"}}}}}]',
+        ],
+        4,
+        f"'due' in the Properties of {OF} must be a time such as",
+    ),
     "a rule given twice": (
         [
             '"Rules": [',

@@ -1,6 +1,6 @@
 """Rules that are refused when they are created: where in the expression, and why."""
 
-from datetime import date
+from datetime import date, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import example, given
@@ -130,6 +130,10 @@ VALUES = {
     "a date": (date(2024, 5, 17), "must be a string, number"),
     "a list": ([1], "must be a string, number"),
     "a number beyond 64 bits": (2**63, "exceeds 64 bits"),
+    "a time before the first": (
+        datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1))),
+        "is outside the calendar",
+    ),
 }
 
 

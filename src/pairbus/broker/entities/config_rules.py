@@ -8,7 +8,7 @@ Parameters, and values may be numbers, booleans, times and durations.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from pairbus.broker.entities.descriptions import RuleDescription, default_rules
@@ -24,6 +24,7 @@ from pairbus.broker.rules import (
     compile_action,
     compile_filter,
 )
+from pairbus.broker.rules.values import utc
 from pairbus.errors import ConfigError
 
 TRUE_EXPRESSION: Final = "1=1"
@@ -148,12 +149,11 @@ def _value(node: Node, what: str) -> object:
 
 def _time(node: Node, what: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(node.text(what))
-    except ValueError as error:
+        return utc(datetime.fromisoformat(node.text(what)))
+    except (ValueError, OverflowError) as error:
         raise ConfigMistake(
             node.line, f'{what} must be a time such as "2030-12-31T23:59:59Z", not {node}'
         ) from error
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 _TYPED: Final[dict[str, Callable[[Node, str], object]]] = {
