@@ -76,11 +76,13 @@ def check_values(expression: str, values: Mapping[str, object]) -> dict[str, obj
             raise RuleError(expression, f"the value of {name} must be {kinds}, not {value!r}")
         if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
             raise RuleError(expression, f"the value of {name} exceeds 64 bits: {value}")
-        try:
-            found[name.lower()] = utc(value) if isinstance(value, datetime) else value
-        except OverflowError as error:
-            reason = f"the value of {name} is outside the calendar in UTC: {value}"
-            raise RuleError(expression, reason) from error
+        if isinstance(value, datetime):
+            try:
+                value = utc(value)
+            except OverflowError as error:
+                reason = f"the value of {name} is outside the calendar in UTC: {value}"
+                raise RuleError(expression, reason) from error
+        found[name.lower()] = value
     return found
 
 
