@@ -180,8 +180,13 @@ class QueueMachine(QueueDriver):
     # by number
 
     @where_messages_are
-    @rule(data=st.data(), box=BOXES, mode=st.sampled_from([0, 1, 1]), expires=st.booleans())
-    def receive_deferred(self, data, box, mode, expires):
+    @rule(
+        data=st.data(),
+        box=BOXES,
+        mode=st.sampled_from([0, 1, 1]),
+        then=st.sampled_from(["settle", "wait", "wait_on_a_broken_disk"]),
+    )
+    def receive_deferred(self, data, box, mode, then):
         messages = self.model.boxes[box]
         deferred = [n for n, message in messages.items() if message.state == DEFERRED]
         anything = data.draw(st.integers(1, self.model.last))
@@ -193,14 +198,20 @@ class QueueMachine(QueueDriver):
         answer = self.world.ask("receive-by-sequence-number", body, kind=KINDS[box])
 
         assert answer.status == (200 if is_there else 404)
+        if is_there:
+            [found] = answer.body["messages"]
+            assert found["message"].endswith(known.tag)
         if is_there and mode == 0:
             self.model.remove(box, number)
         elif is_there:
-            token = guid(answer.body["messages"][0]["lock-token"].bytes)
+            token = guid(found["lock-token"].bytes)
             self.model.lend(box, number, token, now_ms=self.now_ms)
-            self.locks.append((box, self.world.queue().mailboxes[KINDS[box]].locks[token]))
-            if expires:
-                self.wait(30)
+            lock = self.world.queue().mailboxes[KINDS[box]].locks[token]
+            if self.is_large:
+                lock.message.bare = b""
+            self.locks.append((box, lock))
+            if then != "settle":
+                getattr(self, then)(30)
 
     @where_messages_are
     @rule(data=st.data())
@@ -337,6 +348,19 @@ class QueueMachine(QueueDriver):
 
         assert {error.condition for error in sender + settler} == {"amqp:internal-error"}
         self.model.last = self.world.queue().main.counters.last_sequence
+
+    @where_messages_are
+    @rule(seconds=SECONDS)
+    def wait_on_a_broken_disk(self, seconds):
+        """Locks expire without a delivery, and what is due has to wait."""
+        with self.world.broken_disk():
+            self.world.pass_time(seconds)
+        for token, lent in list(self.model.lent.items()):
+            if lent.until_ms <= self.now_ms:
+                self.model.release(token)
+        self.model.last = self.world.queue().main.counters.last_sequence
+        self.world.namespace.wake(self.world.queue(), self.world.queue().main)
+        self.serve_standing()
 
 
 TestQueueAgainstAPlainOne = QueueMachine.TestCase
