@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from azure.core.exceptions import AzureError
@@ -30,7 +31,7 @@ from pairbus.syphon import window
 from pairbus.syphon.backlog_queue import BacklogQueue
 from pairbus.syphon.delivery import BatchDelivery, QueueBatch
 from pairbus.syphon.policy import Destination, Destinations, unreadable
-from pairbus.syphon.receipts import Drained, TaskReport
+from pairbus.syphon.receipts import Drained, MessageLine, TaskReport
 from pairbus.syphon.restore import restore
 from pairbus.syphon.task_clients import TaskClients
 from pairbus.syphon.window import AHEAD_MAX, ANSWER_SECONDS_MAX, NEAR_MAX, TaskWindow
@@ -38,6 +39,9 @@ from pairbus.syphon.window import AHEAD_MAX, ANSWER_SECONDS_MAX, NEAR_MAX, TaskW
 # How many more messages may be held. Brokers limit the number of locked messages for one
 # connection.
 HELD_MAX = 6_000
+
+LineWriter = Callable[[Sequence[MessageLine]], list[MessageLine]]
+"""Writes lines of the ledger. Returns those that could not be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +91,8 @@ def drain(
 class _Drain:
     def __init__(self, task: DrainTask, cache: ConnectionCache, clock: Callable[[], float]) -> None:
         self._task = task
-        has_lines = task.messages_folder is not None
+        self._write_lines = _line_writer(task.messages_folder)
+        has_lines = self._write_lines is not None
         self._report = TaskReport(run=task.run, round=task.round, clock=clock, has_lines=has_lines)
         self._destinations = Destinations(task.known)
         self._window = TaskWindow(task.seconds, chunk=task.chunk)
@@ -415,8 +420,9 @@ class _Drain:
     def _collect_answers(self) -> None:
         """Settle what the primary has acknowledged, and see what the secondary has settled."""
         ended = [one for one in self._in_flight.values() if self._delivery.advance(one)]
-        if ended:
-            self._write_lines()
+        if ended and self._write_lines is not None and self._report.lines:
+            # Before the messages are settled, so that a kill leaves no settled one without a line.
+            self._report.lines = self._write_lines(self._report.lines)
         for batch in ended:
             del self._in_flight[batch.queue]
             self._settle(batch)
@@ -436,14 +442,6 @@ class _Drain:
             self._leave([queue])
         if sum(each.held_count for each in self._queues) >= HELD_MAX:
             self._leave(self._active)
-
-    def _write_lines(self) -> None:
-        """Before the messages are settled, so that a kill leaves no settled one without a line."""
-        if self._task.messages_folder is not None and self._report.lines:
-            # Only here: it needs pyarrow, which a worker may not have.
-            from pairbus.syphon.message_lines import write_lines
-
-            self._report.lines = write_lines(Path(self._task.messages_folder), self._report.lines)
 
     def _leave_if_failed(self, queue: BacklogQueue) -> None:
         if queue in self._active and queue.name in self._report.errors:
@@ -482,3 +480,12 @@ class _Drain:
                 [self._primary], self._has_answer, time.monotonic() + self._window.empty_seconds
             )
             self._collect_answers()
+
+
+def _line_writer(folder: str | None) -> LineWriter | None:
+    """A worker may lack pyarrow: then the task fails here, before it has sent anything."""
+    if folder is None:
+        return None
+    from pairbus.syphon.message_lines import write_lines
+
+    return partial(write_lines, Path(folder))
