@@ -82,6 +82,24 @@ def test_a_queue_is_asked_whether_it_is_empty_while_its_last_messages_are_on_the
     assert set(drained.emptied) == set(BACKLOGS)
 
 
+def test_credit_is_taken_back_while_the_primary_answers_the_last_batch(stage, monkeypatch):
+    """Another round trip at the end of each round would be lost otherwise."""
+    has_credit = []
+    settle = BacklogQueue.settle
+
+    def watched(queue, *done, **settings):
+        has_credit.append(queue.receiver.has_credit)
+        settle(queue, *done, **settings)
+
+    monkeypatch.setattr(BacklogQueue, "settle", watched)
+    stage.divert(numbered(10))
+
+    with stage.primary.faults.slow(latency_seconds=0.5):
+        stage.drain(seconds=0.01)
+
+    assert has_credit == [False]
+
+
 @pytest.fixture
 def buffered(monkeypatch):
     """The most bytes that had arrived and were not taken, in a list of one."""

@@ -457,6 +457,9 @@ class _Drain:
     def _end(self) -> None:
         """Release all locks: of held messages, and of buffered ones."""
         try:
+            for queue in self._queues:
+                # Now, and not when the primary has answered: that saves a round trip.
+                queue.receiver.ask_for_the_rest()
             self._finish_batches()
         finally:
             # Stop first; otherwise the released messages are delivered again at once.
@@ -475,10 +478,9 @@ class _Drain:
 
     def _finish_batches(self) -> None:
         """Wait for the primary. Each of its answers has a time limit."""
+        both = [self._primary, self._secondary]
         while self._in_flight:
-            wait_together(
-                [self._primary], self._has_answer, time.monotonic() + self._window.empty_seconds
-            )
+            wait_together(both, self._has_answer, time.monotonic() + self._window.empty_seconds)
             self._collect_answers()
 
 
