@@ -75,7 +75,7 @@ def test_an_idle_hour_costs_four_receives_for_each_backlog_queue_and_nothing_els
     thread = threading.Thread(target=job.run)
     thread.start()
     try:
-        assert idle.wait(20), "the first round finds nothing"
+        assert idle.wait(60), "the first round finds nothing"
         clock.wait_for_reads()
         before = stage.secondary.meter.read()
         polls = int(HOUR / LONG_POLL_SECONDS)
@@ -89,7 +89,7 @@ def test_an_idle_hour_costs_four_receives_for_each_backlog_queue_and_nothing_els
         reading = stage.secondary.meter.read() - before
     finally:
         job.stop()
-        thread.join(20)
+        thread.join(60)
 
     assert reading.total.empty_receive == reading.total.total == 40
     assert {reading.of(queue).empty_receive for queue in BACKLOGS} == {4}
@@ -106,13 +106,14 @@ def test_a_message_ends_the_poll_of_its_queue_and_is_free_again(stage, polls):
     assert polls.wait_for_messages(BACKLOGS, seconds=0) == []
     stage.divert(numbered(2), queue=BACKLOGS[3])
 
-    assert polls.wait_for_messages(BACKLOGS, seconds=5) == [BACKLOGS[3]]
+    assert polls.wait_for_messages(BACKLOGS, seconds=60) == [BACKLOGS[3]]
 
+    assert stage.secondary.meter.read().of(BACKLOGS[3]).receive == 1, "the second one is not needed"
     assert stage.free(BACKLOGS[3]) == numbered(2)
     others = [queue for queue in BACKLOGS if queue != BACKLOGS[3]]
     assert polls.wait_for_messages(others, seconds=0) == []
     stage.divert(numbered(1), queue=BACKLOGS[4])
-    assert polls.wait_for_messages(others, seconds=5) == [BACKLOGS[4]]
+    assert polls.wait_for_messages(others, seconds=60) == [BACKLOGS[4]]
 
 
 def test_polls_that_the_service_ends_start_again(stage, polls):
@@ -123,7 +124,7 @@ def test_polls_that_the_service_ends_start_again(stage, polls):
 
     assert polls.wait_for_messages(BACKLOGS[:2], seconds=0) == []
     stage.divert(numbered(1))
-    assert polls.wait_for_messages(BACKLOGS[:2], seconds=5) == [BACKLOGS[0]]
+    assert polls.wait_for_messages(BACKLOGS[:2], seconds=60) == [BACKLOGS[0]]
 
 
 def test_a_queue_that_cannot_be_polled_is_warned_of_once_and_the_others_are_polled(
@@ -139,12 +140,12 @@ def test_a_queue_that_cannot_be_polled_is_warned_of_once_and_the_others_are_poll
             clock.advance(10)
         assert caplog.text.count(f"cannot poll backlog queue {BACKLOGS[0]}") == 1
         stage.divert(numbered(1), queue=BACKLOGS[1])
-        assert polls.wait_for_messages(BACKLOGS[:2], seconds=5) == [BACKLOGS[1]]
+        assert polls.wait_for_messages(BACKLOGS[:2], seconds=60) == [BACKLOGS[1]]
         manager.create_queue(BACKLOGS[0])
 
     clock.advance(10)
     stage.divert(numbered(1), queue=BACKLOGS[0])
-    assert polls.wait_for_messages(BACKLOGS[:1], seconds=5) == [BACKLOGS[0]]
+    assert polls.wait_for_messages(BACKLOGS[:1], seconds=60) == [BACKLOGS[0]]
 
 
 def test_all_polls_begin_together_because_the_secondary_may_be_far_away(stage, polls):
@@ -160,7 +161,7 @@ def test_all_polls_are_renewed_together_as_well(stage, polls, clock):
     with stage.secondary.faults.slow(latency_seconds=0.3):
         began = time.monotonic()
         assert polls.wait_for_messages(BACKLOGS, seconds=0) == []
-        assert time.monotonic() - began < 0.15 * len(BACKLOGS)
+        assert time.monotonic() - began < 0.27 * len(BACKLOGS)
 
 
 def test_there_may_be_more_backlog_queues_than_links_on_a_connection():
@@ -176,7 +177,7 @@ def test_there_may_be_more_backlog_queues_than_links_on_a_connection():
         assert polls.wait_for_messages(queues, seconds=0) == []
         for queue in (queues[-1], queues[0]):
             stage.divert(numbered(1), queue=queue)
-            assert polls.wait_for_messages(queues, seconds=5) == [queue]
+            wait_until(lambda: polls.wait_for_messages(queues, seconds=0.2), queue)
             assert stage.free(queue) == numbered(1)  # `free` removes it
         polls.close()
 
@@ -199,7 +200,7 @@ def test_a_second_connection_that_cannot_be_opened_does_not_hide_what_the_first_
         polls.wait_for_messages(BACKLOGS[:2], seconds=0)
     stage.divert(numbered(1))
 
-    assert polls.wait_for_messages(BACKLOGS[:2], seconds=5) == [BACKLOGS[0]]
+    assert polls.wait_for_messages(BACKLOGS[:2], seconds=60) == [BACKLOGS[0]]
     assert stage.free(BACKLOGS[0]) == numbered(1)  # which takes it away
     with pytest.raises(ServiceBusConnectionError):
         polls.wait_for_messages(BACKLOGS[:2], seconds=0)

@@ -149,7 +149,8 @@ class PollConnection:
             return
         if self._client is None:
             self._client = self._connect(timeout_seconds=ANSWER_SECONDS)
-        receivers = [self._client.receiver(queue, credit=1) for queue in new]
+        # The message that ends a poll is the only one that is received, locked and billed.
+        receivers = [self._client.receiver(queue, credit=1, at_most=1) for queue in new]
         for receiver, error in zip(receivers, attach_each(receivers), strict=True):
             if error is not None:
                 receiver.close()
