@@ -17,7 +17,7 @@ from pairbus.cost.estimate import LedgerTotals
 from pairbus.errors import OptionsError
 from pairbus.syphon import ledger as ledger_module
 from pairbus.syphon import parquet_files
-from pairbus.syphon.ledger import KEY, SCHEMA, ParquetLedger, read_ledger, totals_of
+from pairbus.syphon.ledger import SCHEMA, ParquetLedger, read_ledger, totals_of
 from pairbus.syphon.message_lines import FOLDER, write_lines
 from pairbus.syphon.receipts import MessageLine, Receipt, ReceiptOutcome
 from tests.chaos.disk import Disk, read_log, recorder
@@ -194,7 +194,6 @@ def test_the_columns_are_the_fields_of_a_receipt():
     times = {"at", "first_enqueued", "last_enqueued"}
     named = [f"{name}_ms" if name in times else name for name in SCHEMA.names]
     assert named == [field.name for field in fields(Receipt)]
-    assert set(KEY) <= set(SCHEMA.names)
 
 
 def test_a_time_is_utc_to_the_millisecond(tmp_path):

@@ -3,7 +3,7 @@
 The rows of a round are on the disk, under their final name, before the next round begins. From time
 to time, and at the end, many small files are merged into one, and many of those again, so that a
 day of rounds every other second is some dozens of files (`parquet_files.py`). If a merge is
-interrupted, rows exist twice. Rows have a key (`KEY`), so a reader drops the second copy.
+interrupted, rows exist twice. Rows have a key (`Receipt.key`), so a reader drops the second copy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """One row is one receipt. A column of times is the field of the same name with `_ms` at its end."""
-KEY: Final = ("run", "round", "queue", "path", "outcome", "reason")
 UNWRITTEN_MAX: Final = 10_000
 MESSAGE_LEVELS_MAX: Final = 2
 """A file of messages that was merged twice has up to a million rows."""
