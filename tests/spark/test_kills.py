@@ -83,7 +83,7 @@ def test_killed_processes_lose_nothing_and_repeat_no_more_than_their_batch(
         [taker] = takers()
         kill(taker)
         with pytest.raises(PySparkException):
-            query.awaitTermination(60)
+            query.awaitTermination(180)
         # It goes on where it was, when the locks of the dead have run out.
         query = start(spark, tmp_path)
         wait_until(lambda: not spark_bus.peek("killed"), "the end")

@@ -61,7 +61,7 @@ class Bus:
         """Receive what is there, and let `use` settle it."""
         with self.client() as client:
             receiver = client.receiver(path, credit=count)
-            taken = receiver.receive(count, max_wait_seconds=5)
+            taken = receiver.receive(count, max_wait_seconds=60)
             use((receiver, taken))
             receiver.close()
         return taken

@@ -19,6 +19,8 @@ from pairbus.amqp.codec.sections import read_property, slice_message
 from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
+from pairbus.fast.message import ReceivedMessage
+from pairbus.fast.receiver import Receiver
 from pairbus.syphon.backlog_queue import BacklogQueue
 from pairbus.syphon.drain import DrainTask, drain
 from pairbus.syphon.options import SyphonOptions
@@ -124,16 +126,26 @@ class Stage:
         with self.client(self.secondary) as client:
             return len(client.management(queue or self.queues[0]).peek(1, 250))
 
+    def lock(self, client: FastClient, count: int) -> tuple[Receiver, list[ReceivedMessage]]:
+        """Locks the first messages of the first backlog queue, and no others."""
+        receiver = client.receiver(self.queues[0], credit=count, at_most=count)
+        locked: list[ReceivedMessage] = []
+        while len(locked) < count:
+            found = receiver.receive(count - len(locked), max_wait_seconds=60)
+            assert found, f"only {len(locked)} of {count} messages came"
+            locked += found
+        return receiver, locked
+
     def _taken(self, namespace: Namespace, path: str, *, is_all: bool = False) -> list[str]:
         """`is_all`: nothing is locked, so wait until the entity is empty, however slow it is."""
         ids: list[str] = []
         with self.client(namespace) as client:
             receiver = client.receiver(path, credit=1000, mode="receiveAndDelete")
             management = client.management(path)
-            while True:
+            while not is_all or management.peek(1, 1):
                 found = receiver.receive(1000, max_wait_seconds=QUIET_SECONDS)
                 ids += [id_of(one.data) for one in found]
-                if not found and not (is_all and management.peek(1, 1)):
+                if not found and not is_all:
                     break
             ids += [id_of(one.data) for one in receiver.stop()]
         return ids

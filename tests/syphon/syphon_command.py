@@ -50,7 +50,7 @@ def at_once(broker, queue, count):
     ):
         found = []
         while len(found) < count:
-            more = receiver.receive_messages(max_message_count=count, max_wait_time=20)
+            more = receiver.receive_messages(max_message_count=count, max_wait_time=60)
             if not more:
                 break
             found += more

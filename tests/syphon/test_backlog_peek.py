@@ -54,6 +54,6 @@ def test_an_unreadable_message_has_no_destination(stage, peek):
 def test_a_queue_whose_messages_are_locked_is_not_empty(stage, peek):
     stage.divert(numbered(1), queue=BACKLOGS[1])
     with stage.client(stage.secondary) as client:
-        client.receiver(BACKLOGS[1], credit=1).receive(1, max_wait_seconds=5)
+        client.receiver(BACKLOGS[1], credit=1).receive(1, max_wait_seconds=60)
 
         assert peek.non_empty(BACKLOGS) == BACKLOGS[1:]

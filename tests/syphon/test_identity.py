@@ -240,5 +240,5 @@ def test_a_syphon_in_the_background_gives_its_tokens_to_the_tasks(spark, stage):
             sender.send_messages(ServiceBusMessage("order", message_id="diverted"))
         with stage.client(stage.primary) as client:
             receiver = client.receiver("orders", credit=1, mode="receiveAndDelete")
-            [found] = receiver.receive(1, max_wait_seconds=90)
+            [found] = receiver.receive(1, max_wait_seconds=180)
     assert id_of(found.data) == "diverted"

@@ -1,12 +1,14 @@
 """The driver's loop on real brokers, in this process."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from pairbus.broker import Broker
 from pairbus.syphon.job import Job
 from pairbus.syphon.ledger import ParquetLedger, read_ledger
+from pairbus.syphon.policy import POLICY, Failure
 from pairbus.syphon.receipts import ReceiptOutcome
 from pairbus.syphon.runner import InProcessRunner
 from tests.syphon.stage import Stage, backlog_names, count, numbered
@@ -59,13 +61,13 @@ def test_a_message_that_arrives_between_rounds_starts_a_round(stage, begins_with
     thread.start()
     try:
         if begins_with_a_round:
-            assert ended.wait(20), "the first round finds nothing"
+            assert ended.wait(60), "the first round finds nothing"
             ended.clear()
         stage.divert(["late"], queue=QUEUES[1])
-        assert ended.wait(20)
+        assert ended.wait(60)
     finally:
         job.stop()
-        thread.join(20)
+        thread.join(60)
 
     assert not thread.is_alive()
     assert stage.home() == ["late"]
@@ -116,8 +118,10 @@ def test_messages_that_wait_go_home_when_their_destination_is_back(stage):
 
 
 @pytest.mark.req("S-04")
-def test_the_end_of_an_outage_is_noticed_within_seconds(stage):
+def test_the_end_of_an_outage_is_noticed_long_before_the_next_message_is_tried(stage, monkeypatch):
     """By the real clock. What is waited for is reported."""
+    rule = replace(POLICY[Failure.UNREACHABLE], first_seconds=3600, seconds_max=3600)
+    monkeypatch.setitem(POLICY, Failure.UNREACHABLE, rule)
     stage.divert(["a"])
     waits, came_home = threading.Event(), threading.Event()
     found = []
@@ -137,12 +141,12 @@ def test_the_end_of_an_outage_is_noticed_within_seconds(stage):
     thread = threading.Thread(target=job.run)
     with stage.primary.faults.unreachable():
         thread.start()
-        assert waits.wait(20)
+        assert waits.wait(60)
     try:
-        assert came_home.wait(10), "long before the pause of a minute ends"
+        assert came_home.wait(60)
     finally:
         job.stop()
-        thread.join(20)
+        thread.join(60)
 
     [first, *_] = [each for each in found if each]
     assert [each.name for each in first] == ["the primary contoso"]
@@ -155,8 +159,7 @@ def test_once_waits_for_locked_messages_and_reports_them_if_they_stay_locked(sta
     monkeypatch.setattr("pairbus.syphon.job.LOCKED_CHECKS_MAX", 2)
     stage.divert(["locked"])
     with stage.client(stage.secondary) as client:
-        receiver = client.receiver(QUEUES[0], credit=1, at_most=1)
-        locked = receiver.receive(1, max_wait_seconds=5)
+        receiver, locked = stage.lock(client, 1)
         job = Job(stage.options(), InProcessRunner(), lambda: QUEUES)
         job.run(once=True)
         assert job.left == f"other receivers have locked the messages left in {QUEUES[0]}"

@@ -36,8 +36,7 @@ def test_messages_that_another_receiver_holds_are_not_overtaken(stage):
     stage.divert(numbered(60), diverted_by=MARK)
     stage.divert(["plain"], path="others")
     with stage.client(stage.secondary) as dead:
-        receiver = dead.receiver(BACKLOGS[0], credit=20)
-        held = receiver.receive(20, max_wait_seconds=5)
+        receiver, held = stage.lock(dead, 20)
         assert [id_of(one.data) for one in held] == numbered(20)
 
         drained = stage.drain(seconds=1.0)
@@ -74,8 +73,7 @@ def test_a_gap_that_a_dead_letter_left_holds_nobody_up(stage):
     stage.divert(["lost"], path="nowhere", diverted_by=MARK)
     stage.divert(numbered(10, "b"), diverted_by=MARK)
     with stage.client(stage.secondary) as client:
-        receiver = client.receiver(BACKLOGS[0], credit=5)
-        got = receiver.receive(5, max_wait_seconds=5)
+        receiver, got = stage.lock(client, 5)
         receiver.complete(got[2:4])
         receiver.release([*got[:2], *got[4:]])
         receiver.stop()
@@ -91,10 +89,7 @@ def test_a_queue_with_more_gaps_than_are_looked_into_still_comes_home(stage):
     ids = numbered(4 * GAPS_MAX)  # half of them, and so twice as many gaps
     stage.divert(ids, diverted_by=MARK)
     with stage.client(stage.secondary) as client:
-        receiver = client.receiver(BACKLOGS[0], credit=len(ids))
-        got = []
-        while len(got) < len(ids):
-            got += receiver.receive(len(ids), max_wait_seconds=5)
+        receiver, got = stage.lock(client, len(ids))
         receiver.complete(got[::2])
         receiver.release(got[1::2])
         receiver.stop()

@@ -103,7 +103,7 @@ def test_new_messages_of_one_primary_go_home_while_those_of_another_wait(world):
             wait_until(brought_home, "the message of the other one")
         finally:
             job.stop()
-            thread.join(20)
+            thread.join(60)
 
     assert world.contoso.home() == numbered(1, "c")
     assert world.fabrikam.free() == numbered(1, "f"), "and nothing is locked"
