@@ -29,9 +29,9 @@ def test_the_examples_do_what_they_say(
 ) -> None:
     # Dead letters of two kinds.
     spark_bus.send("orders", [message("dead-1", application={"customer": "a"}), message("dead-2")])
-    spark_bus.dead_letter("orders", "PriceServiceDown")
+    spark_bus.dead_letter("orders", "PriceServiceDown", count=2)
     spark_bus.send("orders", [message("dead-3")])
-    spark_bus.dead_letter("orders", "BadAddress")
+    spark_bus.dead_letter("orders", "BadAddress", count=1)
     run("replay_dead_letters.py", tmp_path, monkeypatch)
     assert names(spark_bus.peek("orders")) == ["dead-1", "dead-2"]
     (first, _) = spark_bus.peek("orders")

@@ -75,8 +75,9 @@ def test_a_batch_is_settled_when_the_next_is_asked_for(bus: Bus, make_reader: Re
     end = advance(reader, middle)
     assert names(bus.peek("q")) == ["m-3", "m-4"]
     assert names(rows_between(reader, middle, end)) == ["m-3", "m-4"]
-    assert advance(reader, end) == end
-    assert bus.peek("q") == []
+    bus.send("q", messages(1, first=5))
+    advance(reader, end)
+    assert names(bus.peek("q")) == ["m-5"]
 
 
 def test_without_a_start_a_batch_is_settled_when_it_was_planned_and_the_next_is_asked_for(
@@ -187,8 +188,9 @@ def test_locks_are_renewed_while_a_batch_takes_its_time(
     reader = make_reader(bus)
     end = advance(reader, reader.initialOffset())
     time.sleep(5)
-    assert advance(reader, end) == end
-    assert bus.peek("q") == []
+    bus.send("q", messages(1, first=300))
+    advance(reader, end)
+    assert names(bus.peek("q")) == ["m-300"]
 
 
 def test_a_lost_lock_is_logged_and_its_message_comes_again(
@@ -209,8 +211,7 @@ def test_what_lies_in_the_buffer_is_given_back(bus: Bus, make_reader: Readers) -
     bus.send("q", messages(50))
     reader = make_reader(bus, maxMessagesPerTrigger="5")
     advance(reader, reader.initialOffset())
-    taken = bus.use("q", lambda got: got[0].complete(got[1]))
-    assert len(taken) == 45
+    taken = bus.use("q", lambda got: got[0].complete(got[1]), count=45)
     assert set(delivery_counts(taken)) == {0}
 
 
@@ -219,6 +220,7 @@ def test_received_and_deleted_is_at_most_once_and_nothing_is_lost_on_the_way(
 ) -> None:
     bus.send("q", messages(20))
     reader = make_reader(bus, receiveMode="receiveAndDelete", maxMessagesPerTrigger="7")
+    reader.prepareForTriggerAvailableNow()  # it ends without a wait
     found, _ = run(reader, reader.initialOffset())
     assert list(chain.from_iterable(found)) == [f"m-{number}" for number in range(20)]
     assert max(map(len, found)) <= 7
@@ -240,6 +242,7 @@ def test_a_batch_requests_no_more_large_messages_than_fit_in_memory(
 def test_a_batch_is_bounded_in_bytes(bus: Bus, make_reader: Readers) -> None:
     bus.send("q", messages(40, body=b"x" * 10_000))
     reader = make_reader(bus, maxMessagesPerTrigger="10", maxBytesPerTrigger="1")
+    reader.prepareForTriggerAvailableNow()  # it ends without a wait
     found, _ = run(reader, reader.initialOffset())
     assert sum(map(len, found)) == 40
     assert max(map(len, found)) <= 10

@@ -11,7 +11,7 @@ from pairbus.broker import Broker
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.fast.message import ReceivedMessage
-from tests.fast.world import peeked
+from tests.fast.world import peeked, take
 
 VARIABLE = "SERVICEBUS_CONNECTION_STRING"
 KEY = "bm8tbG9nLW5vLXBsYW4tbm8tZXJyb3Itc2hvd3MtdGhpcw=="
@@ -55,16 +55,14 @@ class Bus:
         with self.client() as client:
             return peeked(client, path)
 
-    def use(
-        self, path: str, use: Callable[[Any], Any], *, count: int = 100
-    ) -> list[ReceivedMessage]:
-        """Receive what is there, and let `use` settle it."""
+    def use(self, path: str, use: Callable[[Any], Any], *, count: int) -> list[ReceivedMessage]:
+        """Receive so many, and let `use` settle them."""
         with self.client() as client:
-            receiver = client.receiver(path, credit=count)
-            taken = receiver.receive(count, max_wait_seconds=60)
+            receiver = client.receiver(path, credit=count, at_most=count)
+            taken = take(receiver, count)
             use((receiver, taken))
             receiver.close()
         return taken
 
-    def dead_letter(self, path: str, reason: str, *, count: int = 100) -> None:
+    def dead_letter(self, path: str, reason: str, *, count: int) -> None:
         self.use(path, lambda got: got[0].dead_letter(got[1], reason=reason), count=count)

@@ -25,6 +25,7 @@ from pairbus.syphon.backlog_queue import BacklogQueue
 from pairbus.syphon.drain import DrainTask, drain
 from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Drained, Receipt, ReceiptOutcome
+from tests.fast.world import take
 from tests.syphon.backlog import encoded
 
 QUIET_SECONDS = 1.0
@@ -129,12 +130,7 @@ class Stage:
     def lock(self, client: FastClient, count: int) -> tuple[Receiver, list[ReceivedMessage]]:
         """Locks the first messages of the first backlog queue, and no others."""
         receiver = client.receiver(self.queues[0], credit=count, at_most=count)
-        locked: list[ReceivedMessage] = []
-        while len(locked) < count:
-            found = receiver.receive(count - len(locked), max_wait_seconds=60)
-            assert found, f"only {len(locked)} of {count} messages came"
-            locked += found
-        return receiver, locked
+        return receiver, take(receiver, count)
 
     def _taken(self, namespace: Namespace, path: str, *, is_all: bool = False) -> list[str]:
         """`is_all`: nothing is locked, so wait until the entity is empty, however slow it is."""
