@@ -2,7 +2,8 @@
 
 A task writes the lines of a batch after the primary has acknowledged its messages, and before it
 settles them. So a message that has left the backlog has a line, whatever is killed. A message that
-was not settled goes home again, and then has two lines: it may have arrived twice.
+was not settled goes home again, and then has two lines: it may have arrived twice. A merge of files
+that was interrupted leaves lines twice as well, but these are equal in every column.
 """
 
 from __future__ import annotations
