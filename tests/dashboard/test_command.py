@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import http.client
+import io
 import os
+import re
 import signal
 import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import IO
 
 import pytest
 import trustme
@@ -18,6 +23,7 @@ from pairbus.dashboard.server import bind
 from pairbus.errors import StartError, UsageError
 from tests.cli.conftest import Run
 
+SECONDS_MAX = 60.0
 PRIMARY = (
     "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
 )
@@ -71,9 +77,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(pairbus: Run, words: list[str], t
     assert text in done.err
 
 
-def test_an_address_of_another_machine_is_named_with_what_to_change() -> None:
-    with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1 .*with --host"):
-        bind("192.0.2.1", 0)
+@pytest.mark.parametrize("host", ["192.0.2.1", "ü..b"])
+def test_an_address_that_this_machine_does_not_have_is_named_with_what_to_change(
+    host: str,
+) -> None:
+    with pytest.raises(StartError, match=rf"cannot listen on {re.escape(host)} .*with --host"):
+        bind(host, 0)
 
 
 def test_a_port_that_is_taken_is_named_with_what_to_change() -> None:
@@ -112,10 +121,22 @@ def test_a_browser_leaves_out_the_port_of_http_and_https(
     assert name in (allowed_hosts("127.0.0.1", port, proxy_url) or ())
 
 
-@pytest.mark.req("X-09")
-def test_on_another_address_it_makes_a_token_and_uses_tls(
-    certificate: tuple[Path, Path, Path],
-) -> None:
+class PublicDashboard:
+    """One that other machines can reach, and what it prints."""
+
+    def __init__(self, lines: IO[str], authority: Path) -> None:
+        self.address, self.token = lines.readline(), lines.readline()
+        self.port = int(self.address.rstrip("/\n").rpartition(":")[2])
+        self._context = ssl.create_default_context(cafile=str(authority))
+
+    def connect(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(
+            "localhost", self.port, context=self._context, timeout=SECONDS_MAX
+        )
+
+
+@pytest.fixture
+def public(certificate: tuple[Path, Path, Path]) -> Iterator[PublicDashboard]:
     cert, key, authority = certificate
     words = ["dashboard", "--host", "0.0.0.0", "--port", "0", "--primary", PRIMARY]
     process = subprocess.Popen(
@@ -126,24 +147,33 @@ def test_on_another_address_it_makes_a_token_and_uses_tls(
     )
     assert process.stdout is not None
     try:
-        address, token = process.stdout.readline(), process.stdout.readline()
-        port = int(address.rstrip("/\n").rpartition(":")[2])
-        assert address == f"dashboard ready: https://0.0.0.0:{port}/\n"
-        assert len(token.removeprefix("token: ").strip()) >= 32
-        context = ssl.create_default_context(cafile=str(authority))
-        connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=30)
+        yield PublicDashboard(process.stdout, authority)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.stdout.close()
+        assert process.wait(SECONDS_MAX) == 0
+
+
+@pytest.mark.req("X-09")
+def test_on_another_address_it_makes_a_token_and_uses_tls(public: PublicDashboard) -> None:
+    token = public.token.removeprefix("token: ").strip()
+    assert public.address == f"dashboard ready: https://0.0.0.0:{public.port}/\n"
+    assert len(token) >= 32
+    with closing(public.connect()) as connection:
         connection.request("GET", "/")
         response = connection.getresponse()
         assert (response.status, response.headers["location"]) == (303, "/login")
         response.read()
-        origin = {"Origin": f"https://localhost:{port}"}
-        body = f"token={token.removeprefix('token: ').strip()}"
-        connection.request("POST", "/login", body, origin)
+        origin = {"Origin": f"https://localhost:{public.port}"}
+        connection.request("POST", "/login", f"token={token}", origin)
         response = connection.getresponse()
         assert response.status == 303
         assert "Secure" in response.headers["set-cookie"]
-        connection.close()
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.stdout.close()
-        assert process.wait(20) == 0
+
+
+def test_a_stranger_cannot_fill_the_memory_with_an_endless_header(public: PublicDashboard) -> None:
+    with closing(public.connect()) as stranger:
+        stranger.connect()
+        stranger.send(b"GET / HTTP/1.1\r\nHost: ")
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            stranger.send(io.BytesIO(b"x" * 10_000_000))

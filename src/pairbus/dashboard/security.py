@@ -64,9 +64,6 @@ class LoginSessions:
         self._until[session] = now + self._seconds
         return session
 
-    def close(self, session: str | None) -> None:
-        self._until.pop(session or "", None)
-
     def is_open(self, session: str | None) -> bool:
         return self._until.get(session or "", 0.0) > self._clock()
 
@@ -185,7 +182,7 @@ async def _read_form(receive: Receive) -> dict[str, list[str]]:
         body += event.get("body", b"")
         if event["type"] != "http.request" or not event.get("more_body"):
             break
-    return parse_qs(body[:FORM_BYTES_MAX].decode("utf-8", "replace"), max_num_fields=10)
+    return parse_qs(body[:FORM_BYTES_MAX].decode("utf-8", "replace"))
 
 
 _STYLE: Final = """

@@ -27,11 +27,12 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(128)
-    except (OSError, OverflowError) as error:
+    except (OSError, TypeError) as error:  # TypeError: it can be no host name
         listener.close()
         reason = getattr(error, "strerror", None) or error
         remedy = "choose another with --port, or 0 to let the system choose"
-        if isinstance(error, socket.gaierror) or getattr(error, "errno", 0) == EADDRNOTAVAIL:
+        is_no_address = isinstance(error, socket.gaierror | TypeError)
+        if is_no_address or getattr(error, "errno", 0) == EADDRNOTAVAIL:
             remedy = "give an address of this machine with --host"
         raise StartError(f"cannot listen on {host} port {port}: {reason}; {remedy}") from None
     return listener
@@ -61,6 +62,7 @@ def serve(
         ssl_certfile=None if certificate is None else str(certificate),
         ssl_keyfile=None if key is None else str(key),
         ws="websockets-sansio",
+        http="h11",  # it limits the head of a request; httptools would keep all of an endless one
     )
     try:
         config.load()
