@@ -252,6 +252,19 @@ def test_a_message_with_script_in_every_field_is_text(page: Page, pair: Pair) ->
     assert page.evaluate("document.querySelectorAll('main script').length") == 0
 
 
+def test_half_of_a_surrogate_pair_does_not_keep_the_message_from_being_shown(
+    page: Page, pair: Pair
+) -> None:
+    pair.dead_letter("Odd", ServiceBusMessage('{"odd": "\\ud800"}'))
+    dead = page.locator("#entities tbody tr", has_text="letters").locator("td.critical")
+    expect(dead).to_be_visible(timeout=WAIT_MS)
+    look(page, "letters")
+    row = page.locator("#messages tbody tr:visible", has_text="odd")
+    row.get_by_role("button", name="Show").click(timeout=WAIT_MS)
+    expect(page.locator("pre.body")).to_contain_text('"odd": "\\ud800"', timeout=WAIT_MS)
+    expect(page.locator("#messages")).to_contain_text("enqueuedTime")
+
+
 def test_a_filter_that_is_wrong_says_why(page: Page, pair: Pair) -> None:
     page.wait_for_function("document.querySelector('#entities').innerText.includes('payments')")
     look(page, "payments")

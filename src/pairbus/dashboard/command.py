@@ -113,11 +113,10 @@ def dashboard(
     token = secrets.token_urlsafe(24) if is_token_made else token or None
     _log_changes()
     with bind(host, port) as listener:
-        scheme = "https" if certificate or proxy_url else "http"
-        address = _address(host, listener.getsockname()[1], certificate is not None)
+        port = listener.getsockname()[1]
         access = Access(
-            hosts=allowed_hosts(host, listener.getsockname()[1], proxy_url),
-            scheme=scheme,
+            hosts=allowed_hosts(host, port, proxy_url),
+            scheme="https" if certificate or proxy_url else "http",
             token=token,
             session_seconds=seconds,
         )
@@ -131,7 +130,8 @@ def dashboard(
         )
 
         def on_ready() -> None:
-            print(f"dashboard ready: {proxy_url or address}", flush=True)
+            address = proxy_url or _address(host, port, is_tls=certificate is not None)
+            print(f"dashboard ready: {address}", flush=True)
             if is_token_made:
                 print(f"token: {token}", flush=True)
 
@@ -186,7 +186,7 @@ def allowed_hosts(host: str, port: int, proxy_url: str | None) -> frozenset[str]
     return frozenset(names | {name.removesuffix(":443").removesuffix(":80") for name in names})
 
 
-def _address(host: str, port: int, is_tls: bool) -> str:
+def _address(host: str, port: int, *, is_tls: bool) -> str:
     name = f"[{host}]" if ":" in host else host
     return f"{'https' if is_tls else 'http'}://{name}:{port}/"
 

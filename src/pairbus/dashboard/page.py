@@ -117,7 +117,7 @@ class PairPage:
         with ui.element("div").classes("top"):
             text("h1", "pairbus")
             self._names = text("span", " and ".join(self._addresses()), "names")
-            self._mode = text("span", self._mode_text(), "badge")
+            text("span", self._mode_text(), "badge")
             self._updated = text("time", "")
             self._theme_button = plain_button("Dark theme", self._toggle)
         with ui.element("div").classes("board"):

@@ -125,7 +125,7 @@ class ProcessReading:
     """The primaries whose messages this syphon brings home."""
     operations: Mapping[str, int] = field(default_factory=dict)
     """A syphon's billed operations, by kind."""
-    outbox: Mapping[str, float] = field(default_factory=dict)
+    outbox: Mapping[str, int] = field(default_factory=dict)
     """The metrics of an outbox, by name."""
 
 
@@ -220,7 +220,7 @@ def read_process(samples: Iterable[Sample]) -> ProcessReading:
         elif sample.name == "pairbus_syphon_operations_total":
             operations[sample.labels.get("operation", "")] += int(sample.value)
         elif sample.name.startswith("pairbus_outbox_") and not sample.name.endswith("_created"):
-            outbox[sample.name] += sample.value  # type: ignore[assignment]
+            outbox[sample.name] += int(sample.value)
     is_syphon = "pairbus_syphon_round_seconds_count" in sums
     return ProcessReading(
         status=read_metrics(samples),

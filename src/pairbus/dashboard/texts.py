@@ -74,6 +74,11 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def sendable(text: str) -> str:
+    """A message may hold half of a surrogate pair, and then no text could be sent to the page."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def client_name(url: str) -> str:
     """`app-1:9100` of `http://app-1:9100/metrics`."""
     return url.partition("//")[2].removesuffix("/metrics") or url

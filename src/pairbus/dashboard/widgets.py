@@ -15,12 +15,11 @@ from nicegui import run, ui
 from nicegui.elements.mixins.text_element import TextElement
 
 from pairbus.dashboard.charts import Options
-from pairbus.dashboard.rows import Cell, Row
+from pairbus.dashboard.rows import Cell, Row, RowNames
+from pairbus.dashboard.texts import sendable
 from pairbus.errors import PairbusError, one_line
 
 ROWS: Final = 10
-KEYS_MAX: Final = 200
-"""The number of rows that a click may refer to, including those that have just been shown."""
 
 
 def text(tag: str, value: str = "", classes: str = "") -> Any:
@@ -31,11 +30,13 @@ def text(tag: str, value: str = "", classes: str = "") -> Any:
 
 def set_text(element: Any, value: str) -> None:
     """Sends nothing if nothing has changed."""
+    value = sendable(value)
     if element.text != value:
         element.text = value
 
 
 def set_title(element: Any, value: str) -> None:
+    value = sendable(value)
     if element.props.get("title") != value:
         element.props["title"] = value
         element.update()
@@ -73,8 +74,7 @@ class Table:
         self._empty_text = empty
         self.selected: set[Any] = set()
         self._lines: list[_Line] = []
-        self._keys: dict[str, Any] = {}
-        self._next_key = 0
+        self._names = RowNames()
         self._on_open, self._open_label, self._can_select = on_open, open_label, can_select
         box = ui.element("div").classes("table-box")
         box.props(f'tabindex="0" role="region" aria-label="{title}"')  # it may have to scroll
@@ -155,7 +155,7 @@ class Table:
                     # The row that was clicked, even if another has taken its place by now.
                     line.button.on(
                         "click",
-                        lambda event: on_open(self._keys.get(str(event.args))),
+                        lambda event: on_open(self._names.key_of(str(event.args))),
                         js_handler="(event) => emit(event.currentTarget.dataset.key)",
                     )
         self._lines.append(line)
@@ -179,19 +179,9 @@ class Table:
             line.checkbox.update()
         if line.button is not None:
             line.button.props["aria-label"] = f"{self._open_label}: {name}"
-            line.button.props["data-key"] = self._id_of(row.key)
+            shown = {one.button.props.get("data-key") for one in self._lines}
+            line.button.props["data-key"] = self._names.name_of(row.key, shown)
             line.button.update()
-
-    def _id_of(self, key: Any) -> str:
-        """A name for a row in the browser."""
-        if len(self._keys) > KEYS_MAX:
-            self._keys = {}
-        found = next((name for name, one in self._keys.items() if one == key), None)
-        if found is None:
-            self._next_key += 1
-            found = f"row-{self._next_key}"
-            self._keys[found] = key
-        return found
 
     def _select(self, line: _Line, is_on: bool) -> None:
         if line.row is None:
