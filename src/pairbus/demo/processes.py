@@ -121,6 +121,7 @@ class ChildProcess:
         process, self._process = self._process, None
         if process is None:
             return
+        process.kill()  # also where there is no /proc
         deadline = time.monotonic() + END_SECONDS_MAX
         while (pids := _session(process.pid)) and time.monotonic() < deadline:
             for pid in pids:

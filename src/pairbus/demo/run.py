@@ -142,7 +142,7 @@ class DemoRun:
         self.secondary.start()
         self._wait_for(lambda: self.primary.is_ready and self.secondary.is_ready)
         east, west = self.primary.connection_string, self.secondary.connection_string
-        ca_files = str(self.primary.ca_file), str(self.secondary.ca_file)
+        ca_files = self.primary.ca_file, self.secondary.ca_file
         has_metrics = self.dashboard is not None
         self._run_in_thread(
             lambda: self.senders.pair(east, west, ca_files[1], has_metrics=has_metrics)

@@ -11,15 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusClient as PlainClient
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
+from pairbus.cli.administration import administration_client
+from pairbus.cli.target import parse_target
 from pairbus.client.route.status import PairingStatus
 from pairbus.demo.ledger import Ledger
 from pairbus.errors import one_line
@@ -111,15 +113,13 @@ class Senders(WorkerThreads):
         """Where the client publishes its metrics; empty if it does not."""
 
     def pair(
-        self, primary: str, secondary: str, ca_file: str, *, has_metrics: bool = False
+        self, primary: str, secondary: str, ca_file: Path, *, has_metrics: bool = False
     ) -> None:
         observers = [self._publish_metrics()] if has_metrics else []
         # Without retries, the first failure shows at once; with an interval of 0, it fails over.
         client = ServiceBusClient.from_connection_string(primary, retry_total=0)
         partner = PlainClient.from_connection_string(secondary)
-        manager = ServiceBusAdministrationClient.from_connection_string(
-            secondary, connection_verify=ca_file
-        )
+        manager = administration_client(parse_target(secondary, ca_file))
         for each in (manager, partner, client):  # closed in reverse order: the primary's first
             self._resources.callback(each.close)
         client.pair_namespace(
@@ -277,20 +277,18 @@ class MessageCounter(WorkerThreads):
         super().__init__()
         self.counts = Counts()
 
-    def start(self, primary: str, secondary: str, ca_files: tuple[str, str]) -> None:
+    def start(self, primary: str, secondary: str, ca_files: tuple[Path, Path]) -> None:
         self.work("count", self._count, (primary, secondary), ca_files)
 
     def close(self) -> None:
         self.stop()
         self.join()
 
-    def _count(self, texts: tuple[str, str], ca_files: tuple[str, str]) -> None:
+    def _count(self, texts: tuple[str, str], ca_files: tuple[Path, Path]) -> None:
         with ExitStack() as stack:
             east, west = (
                 stack.enter_context(
-                    ServiceBusAdministrationClient.from_connection_string(
-                        text, connection_verify=ca_file, retry_total=0
-                    )
+                    administration_client(parse_target(text, ca_file), retry_total=0)
                 )
                 for text, ca_file in zip(texts, ca_files, strict=True)
             )
@@ -304,7 +302,7 @@ class MessageCounter(WorkerThreads):
                 self.stopping.wait(COUNT_SECONDS)
 
 
-def _left(primary: ServiceBusAdministrationClient) -> int | None:
+def _left(primary: Any) -> int | None:
     try:
         return _waiting(primary.list_queues_runtime_properties()) + _waiting(
             primary.list_subscriptions_runtime_properties(TOPIC)
