@@ -28,7 +28,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 class Row:
     key: str
     title: str
-    aim: int | None = None  # messages a second, from the targets
+    aim: int | None = None  # messages a second
     flight: int = 0  # messages sent and not yet acknowledged; 0: nothing is sent
     batch: int = 1
     credit: int = 0  # 0: nothing is received
