@@ -29,8 +29,9 @@ PRIMARY = (
 )
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path, Path]:
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    tmp_path = tmp_path_factory.mktemp("certificate")
     authority = trustme.CA()
     issued = authority.issue_cert("localhost")
     files = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem"
@@ -135,7 +136,7 @@ class PublicDashboard:
         )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def public(certificate: tuple[Path, Path, Path]) -> Iterator[PublicDashboard]:
     cert, key, authority = certificate
     words = ["dashboard", "--host", "0.0.0.0", "--port", "0", "--primary", PRIMARY]
