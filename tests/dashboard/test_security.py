@@ -123,6 +123,15 @@ def test_a_page_gets_a_policy_and_a_nonce_of_its_own() -> None:
         ("GET", {"sec_fetch_site": "same-site", "sec_fetch_mode": "cors"}, 403),  # another port
         ("GET", {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate"}, 200),  # a link
         ("POST", {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate"}, 403),
+        (
+            "GET",
+            {
+                "sec_fetch_site": "cross-site",
+                "sec_fetch_mode": "navigate",
+                "sec_fetch_dest": "iframe",
+            },
+            403,
+        ),
         ("POST", {}, 403),
         ("POST", {"origin": ORIGIN}, 200),
     ],

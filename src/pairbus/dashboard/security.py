@@ -124,9 +124,15 @@ class Guard:
         is_socket = scope["type"] == "websocket"
         if origin is None and (is_socket or scope["method"] not in ("GET", "HEAD")):
             return "the request has no Origin"
-        is_opened = headers.get("sec-fetch-mode") == "navigate" and not is_socket
+        # A link may lead here. A frame would not be shown, but each would cost a page's memory.
+        is_link = (
+            not is_socket
+            and scope["method"] == "GET"
+            and headers.get("sec-fetch-mode") == "navigate"
+            and headers.get("sec-fetch-dest", "document") == "document"
+        )
         is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        if is_foreign and not (is_opened and scope["method"] == "GET"):
+        if is_foreign and not is_link:
             return "requests from other sites are refused"
         return None
 
