@@ -50,6 +50,13 @@ def test_markers_add_up_and_a_description_wins_over_a_name(servicebus_namespace)
     assert subscriptions == ["audit"]
 
 
+@pytest.fixture
+def company_proxy(monkeypatch):
+    """One that is not for brokers on this machine."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+
+
+@pytest.mark.usefixtures("company_proxy")
 @pytest.mark.servicebus(queues=["orders"])
 def test_a_pair_goes_through_an_outage_and_its_messages_come_home(servicebus_pair: ServiceBusPair):
     client = servicebus_pair.client()
@@ -64,6 +71,7 @@ def test_a_pair_goes_through_an_outage_and_its_messages_come_home(servicebus_pai
     assert bodies(servicebus_pair.primary, "orders") == ["before", "during"]
 
 
+@pytest.mark.usefixtures("company_proxy")
 @pytest.mark.servicebus(queues=["orders"])
 def test_an_asyncio_pair_goes_through_an_outage_and_its_messages_come_home(
     servicebus_aio_pair: AsyncServiceBusPair,

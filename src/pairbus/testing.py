@@ -225,7 +225,9 @@ class ServiceBusPair:
         from azure.servicebus.management import ServiceBusAdministrationClient
 
         return ServiceBusAdministrationClient.from_connection_string(
-            self.secondary.connection_string, connection_verify=str(self.secondary.ca_file)
+            self.secondary.connection_string,
+            connection_verify=str(self.secondary.ca_file),
+            use_env_settings=False,  # a proxy is not for brokers on this machine
         )
 
 
@@ -280,7 +282,9 @@ class AsyncServiceBusPair:
         async with AsyncExitStack() as stack:
             manager = await stack.enter_async_context(
                 ServiceBusAdministrationClient.from_connection_string(
-                    text, connection_verify=str(self.secondary.ca_file)
+                    text,
+                    connection_verify=str(self.secondary.ca_file),
+                    use_env_settings=False,
                 )
             )
             secondary = await stack.enter_async_context(
