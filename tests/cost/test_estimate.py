@@ -289,6 +289,12 @@ def test_a_ledger_of_large_messages_counts_their_bytes():
     assert found["home_sends"] == 157  # 10,000 KB in units of 64: no more is known
 
 
+def test_a_ledger_of_several_primaries_may_have_more_queues_than_a_pair():
+    estimate = estimate_ledger(replace(TOTALS, queues=250), PRICES)
+
+    assert estimate.items[0].operations == 250 * 4 * 24
+
+
 def test_a_ledger_of_nothing_costs_nothing():
     nothing = LedgerTotals(
         brought_home=0,

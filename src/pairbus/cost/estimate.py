@@ -12,7 +12,7 @@ from typing import Final
 
 from pairbus.cost.meter import UNIT_BYTES
 from pairbus.cost.prices import PriceList
-from pairbus.cost.usage import Usage
+from pairbus.cost.usage import Usage, idle_polls_per_hour
 
 DIVERTED_STEPS: Final = (
     "send to the backlog",
@@ -199,7 +199,7 @@ def estimate_ledger(
     """A ledger does not contain pings, nor messages that went directly to the primary."""
     home_units = _units(totals.brought_home, totals.brought_home_bytes)
     backlog_units = home_units + _units(totals.other, totals.other_bytes)
-    polls = Usage(backlog_queues=max(totals.queues, 1), syphons=syphons).polls_per_hour
+    polls = idle_polls_per_hour(totals.queues, syphons)
     idle = f"idle, computed: long polls of {_count(totals.queues, 'backlog queue')}"
     items = (
         CostItem("polls", idle, "empty_receive", round(polls * totals.days * 24)),

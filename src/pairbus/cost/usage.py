@@ -24,6 +24,11 @@ IDLE_COUNT_SECONDS: Final = 900.0
 """How often `pairbus syphon` counts an idle backlog, on a terminal or with --metrics-port."""
 
 
+def idle_polls_per_hour(queues: int, syphons: int) -> float:
+    """Receives from an idle backlog."""
+    return queues * syphons * 3600 / POLL_SECONDS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
     least: float
@@ -101,8 +106,7 @@ class Usage:
 
     @property
     def polls_per_hour(self) -> float:
-        """Receives from an idle backlog."""
-        return self.backlog_queues * self._syphons * 3600 / POLL_SECONDS
+        return idle_polls_per_hour(self.backlog_queues, self._syphons)
 
     @property
     def pings(self) -> int:
