@@ -44,7 +44,7 @@ def test_an_address_means_its_metrics(text: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nonsense", "ftp://h", "http://", "http://h:x", "http://[h", "h:x"]
+    "text", ["", "nonsense", "ftp://h", "http://", "http://h:x", "http://[h", "h:x", "a..b:1"]
 )
 def test_what_is_not_a_url_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a URL: use http://HOST:PORT/metrics"):

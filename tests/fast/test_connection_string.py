@@ -105,6 +105,11 @@ def test_a_signature_replaces_the_key() -> None:
         ("Endpoint=sb://h;SharedAccessKeyName=p", "neither SharedAccessKeyName"),
         ("Endpoint=sb://h;SharedAccessKey=s3cret", "neither SharedAccessKeyName"),
         (f"Endpoint=sb://h;{KEY};SharedAccessSignature=x", "remove one of them"),
+        (f"Endpoint=sb://a..b;{KEY}", "a part of the host name is empty or too long"),
+        ("s3cret..s3cret", "or the host name of a namespace"),
+        (f"Endpoint=sb://h;{KEY}\x07x", "has a control character, or is not UTF-8"),
+        (f"Endpoint=sb://h;{KEY}\udcff", "has a control character, or is not UTF-8"),
+        ("Endpoint=sb://h;SharedAccessSignature=s3creté", "Signature .* is not ASCII"),
     ],
 )
 def test_the_error_does_not_quote_the_key(text: str, said: str) -> None:

@@ -178,18 +178,27 @@ class Administration:
         self._call(f"delete_{kind}", kind, path)
 
     def _list(self, method: str, kind: EntityKind, parents: Sequence[str]) -> list[Any]:
+        _check_encoding(parents)
         whose = describe(kind.parents[-1], parents) if parents else "the namespace"
         pages = getattr(self._client, method)
         # Read all pages here: each page is a separate request, which may fail.
         return self._ask(whose, lambda: list(pages(*parents)))
 
     def _call(self, method: str, kind: EntityKind, path: Sequence[str], **settings: Any) -> Any:
+        _check_encoding(path)
         call = getattr(self._client, method)
         return self._ask(describe(kind, path), lambda: call(*path, **settings))
 
     def _ask(self, what: str, call: Callable[[], _Answer]) -> _Answer:
         with explain_answers(self._target, what):
             return call()
+
+
+def _check_encoding(names: Sequence[str]) -> None:
+    """A byte of the command line that is not UTF-8 is half of a surrogate pair here."""
+    for name in names:
+        if re.search("[\ud800-\udfff]", name):
+            raise UsageError(f"{name!r} is not a valid name of an entity: it is not UTF-8")
 
 
 @contextmanager

@@ -13,11 +13,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from string import punctuation
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pairbus.cli.target import Target, bearer_token, why_unreachable
 from pairbus.errors import NamespaceError, UsageError
+from pairbus.fast.connection_string import split_host
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
@@ -106,14 +108,13 @@ def metrics_url(text: str) -> str:
     has_scheme = "//" in text
     url = text.strip() if has_scheme else f"http://{text.strip()}"
     try:
-        parts = urlsplit(url)
-        has_port = parts.port is not None
-        is_url = bool(parts.hostname) and (has_scheme or has_port)
+        host, port = split_host(url)
+        is_url = bool(host) and (has_scheme or port is not None)
     except ValueError:
         is_url = False
-    if not is_url or parts.scheme not in ("http", "https"):
+    if not is_url or urlsplit(url).scheme not in ("http", "https"):
         raise UsageError(f"--metrics {text!r} is not a URL: use http://HOST:PORT/metrics")
-    return url if parts.path not in ("", "/") else f"{url.rstrip('/')}/metrics"
+    return url if urlsplit(url).path not in ("", "/") else f"{url.rstrip('/')}/metrics"
 
 
 def scrape(url: str, *, seconds: float) -> list[Sample]:
@@ -124,7 +125,7 @@ def scrape(url: str, *, seconds: float) -> list[Sample]:
 def fetch_metrics(url: str, *, seconds: float) -> str:
     """Raises NamespaceError."""
     parts = urlsplit(url)
-    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    path = quote(parts.path + (f"?{parts.query}" if parts.query else ""), safe=punctuation)
     with HttpClient.for_url(url, seconds=seconds) as client:
         response = client.request("GET", path, headers={"Accept": "text/plain"})
     if response.status != http.HTTPStatus.OK:

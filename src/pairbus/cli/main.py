@@ -261,7 +261,8 @@ def _range_text(bounds: Mapping[str, float]) -> str:
 
 
 class CheckedStdout:
-    """Stdout, with OutputError if it cannot be written to, such as on a full disk.
+    """Stdout, with OutputError if it cannot be written to: its disk is full, or its encoding lacks
+    a character.
 
     An OSError would not say which file it is about. A broken pipe remains one.
     """
@@ -288,6 +289,11 @@ class CheckedStdout:
             raise
         except OSError as error:
             raise OutputError(f"cannot write to stdout: {error.strerror}") from error
+        except UnicodeEncodeError as error:
+            raise OutputError(
+                f"cannot write to stdout: its encoding, {error.encoding}, has no "
+                f"{error.object[error.start]!r}; set PYTHONIOENCODING=utf-8"
+            ) from error
 
 
 def _discard_output(stdout: TextIO) -> None:

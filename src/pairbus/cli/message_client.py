@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS_MAX: Final = 30.0
 _PEEK_COUNT: Final = 250
+_SEQUENCE_NUMBER_MAX: Final = 2**63 - 1
 _HINT_SECONDS_MAX: Final = 10.0
 
 
@@ -90,7 +91,7 @@ def peek_messages(
 
     management = client.management(entity.path)
     at, left = start, limit
-    while left is None or left > 0:
+    while at <= _SEQUENCE_NUMBER_MAX and (left is None or left > 0):
         count = _PEEK_COUNT if left is None else min(_PEEK_COUNT, left)
         ask = partial(management.peek, at, count)
         # Do not retry: a fault of a local broker should show at once, not after four attempts.

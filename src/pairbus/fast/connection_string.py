@@ -24,6 +24,7 @@ _WORDS: Final = (
     "EntityPath",
     "UseDevelopmentEmulator",
 )
+_NO_TEXT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", re.IGNORECASE)
 
 
@@ -180,6 +181,11 @@ def _parts(text: str) -> dict[str, str]:
         if not equals:
             raise OptionsError(f"the connection string has a part without '='; its form is {_FORM}")
         parts[name.strip().lower()] = value.strip()
+    # Each library that signs or sends them would report it in its own way, or not at all.
+    if any(map(_NO_TEXT.search, parts.values())):
+        raise OptionsError("the connection string has a control character, or is not UTF-8")
+    if not parts.get("sharedaccesssignature", "").isascii():
+        raise OptionsError("the SharedAccessSignature of the connection string is not ASCII")
     return parts
 
 
@@ -237,7 +243,12 @@ def _is_host(host: str, text: str, port: int | None) -> bool:
 def split_host(text: str) -> tuple[str, int | None]:
     """Split a host with or without scheme and port; the host may be empty. Raise ValueError."""
     parts = urlsplit(text if "//" in text else f"sb://{text}")
-    return parts.hostname or "", parts.port
+    host, port = parts.hostname or "", parts.port
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError("a part of the host name is empty or too long") from None
+    return host, port
 
 
 def check_entity_path(path: str, entity_path: str | None) -> None:

@@ -178,7 +178,7 @@ def test_a_rule_can_replace_the_default_rule(pairbus: Run, broker: Broker) -> No
 
 
 def test_the_properties_of_a_rule_have_their_types(pairbus: Run, broker: Broker) -> None:
-    words = ("a=eu", "b:int=5", "c:double=0.5", "d:boolean=true", "e=5", "f=x=y")
+    words = ("a=eu", "b:int=5", "c:double=0.5", "d:boolean=True", "e=5", "f=x=y")
     options = [word for each in words for word in ("--property", each)]
     assert pairbus("entities", "create", "rule", "events", "audit", "r", *options).code == 0
 
@@ -359,6 +359,9 @@ def test_a_refusal_of_the_namespace_is_one_line_and_exit_code_1(
             "a rule can compare only string, boolean, int",
         ),
         (["create", "rule", "t", "s", "r", "-p", "x:int=a"], "'a' is not a valid int"),
+        (["create", "rule", "t", "s", "r", "-p", "x:timestamp=0"], "use a time such as 2030-12-"),
+        (["create", "queue", "\udcff"], "'\\udcff' is not a valid name of an entity"),
+        (["list", "subscriptions", "\udcff"], "is not a valid name of an entity: it is not UTF-8"),
         (["create", "queue", "q", "--lock-duration", "30"], "'30' has no unit: use 30s"),
         (["list", "--ca-file", "absent.pem"], "--ca-file absent.pem: cannot be read: No such"),
     ],

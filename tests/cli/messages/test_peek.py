@@ -47,6 +47,9 @@ def test_messages_are_shown_in_a_table_and_stay(pairbus: Run, filled: str) -> No
 
 def test_from_and_count_limit_the_messages(pairbus: Run, filled: str) -> None:
     assert numbers(pairbus("peek", filled, "--from", "299", "--json").out) == [299, 300]
+    beyond = str(2**63)
+    assert pairbus("peek", filled, "--from", beyond, "--json") == (0, "", "")
+    assert pairbus("dead-letters", "list", filled, "--sequence", beyond, "--json") == (0, "", "")
     all_of_them = numbers(pairbus("peek", filled, "--count", "9999", "--json").out)
     assert all_of_them == list(range(1, 301))
 
@@ -78,6 +81,27 @@ def test_locked_messages_are_shown(pairbus: Run, namespace: Broker, filled: str)
         [message] = receiver.receive_messages(max_message_count=1)
         assert numbers(pairbus("peek", filled, "--count", "1", "--json").out) == [1]
         receiver.abandon_message(message)
+
+
+def test_a_character_that_stdout_has_not_is_one_line(
+    pairbus: Run, queue: str, namespace: Broker
+) -> None:
+    pairbus("send", queue, "5 €")
+    for command in ("peek", "receive"):
+        done = subprocess.run(
+            [sys.executable, "-m", "pairbus", command, queue, "-c", namespace.connection_string],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        )
+
+        assert done.returncode == 1
+        assert done.stderr == (
+            "pairbus: cannot write to stdout: its encoding, latin-1, has no '\\u20ac'; set "
+            "PYTHONIOENCODING=utf-8\n"
+        )
+    assert "5 €" in pairbus("receive", queue).out
 
 
 def test_a_table_shows_the_beginning_of_a_body_in_one_line(pairbus: Run, queue: str) -> None:

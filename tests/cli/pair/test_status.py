@@ -289,9 +289,9 @@ def test_a_process_without_metrics_is_reported_and_is_no_failure(
     publish: Callable[[Callable[[], str]], str],
 ) -> None:  # fmt: skip
     url = publish(lambda: "pairbus_pairings 2\n")
-    monkeypatch.setenv("PAIRBUS_METRICS", f"{url} {url}/absent localhost:1")
+    monkeypatch.setenv("PAIRBUS_METRICS", f"{url} {url}/é localhost:1")
 
-    found = status(pairbus)
+    found = status(pairbus, "--timeout", "100d")  # longer than a socket can wait
     assert [one["error"] for one in found["processes"]] == [
         None,
         "it answers with 404 Not Found",

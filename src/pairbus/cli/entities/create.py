@@ -206,7 +206,7 @@ Value = str | int | float | bool | datetime
 """The types that the SDK can compare a property with."""
 _VALUES: Final[dict[str, Any]] = {
     "string": str,
-    "boolean": lambda text: {"true": True, "false": False}[text],
+    "boolean": lambda text: text.lower() == "true",
     "int": int,
     "long": int,
     "double": float,
@@ -252,16 +252,14 @@ class CorrelationOptions:
 
 def _parse_value(text: str) -> tuple[str, Value]:
     name, typed = parse_property(text)
-    kind, value = typed["type"], typed["value"]
+    kind, value = str(typed["type"]), typed["value"]
+    if kind not in _VALUES:
+        allowed = ", ".join(_VALUES)
+        raise UsageError(f"--property {text!r}: a rule can compare only {allowed}")
     try:
-        return name, _VALUES[str(kind)](value)
-    except KeyError:
-        if kind not in _VALUES:
-            allowed = ", ".join(_VALUES)
-            raise UsageError(f"--property {text!r}: a rule can compare only {allowed}") from None
-    except ValueError:
-        pass
-    raise UsageError(f"--property {text!r}: {value!r} is not a valid {kind}")
+        return name, _VALUES[kind](value)
+    except ValueError:  # a timestamp in milliseconds, which is one for `send`
+        raise UsageError(f"--property {text!r}: use a time such as 2030-12-31T23:59:59Z") from None
 
 
 @create_app.command()

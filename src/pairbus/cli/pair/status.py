@@ -39,6 +39,8 @@ from pairbus.errors import NamespaceError
 _RATE_SECONDS_MAX: Final = 6.0
 """How long to wait for two rounds of a syphon, which take about two seconds each."""
 _RATE_STEP_SECONDS: Final = 0.25
+_TIMEOUT_SECONDS_MAX: Final = 86_400.0
+"""A socket waits for 24 days at most."""
 _FAILED: Final = 1
 
 
@@ -77,7 +79,8 @@ def status(
       pairbus status --json
     """
     observed = observe(parse_pair(pair), pair)
-    ask = partial(_ask, peek=peek, seconds=parse_positive_duration(timeout, "--timeout"))
+    seconds = min(parse_positive_duration(timeout, "--timeout"), _TIMEOUT_SECONDS_MAX)
+    ask = partial(_ask, peek=peek, seconds=seconds)
     if (interval := watching.parse()) is not None:
         _watch(partial(ask, observed), interval, as_json=as_json)
     found = ask(observed)
