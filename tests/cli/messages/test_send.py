@@ -9,6 +9,7 @@ import time
 from base64 import b64decode
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import count as counting
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ import pytest
 from azure.servicebus import ServiceBusClient
 
 from pairbus.broker import Broker, Policy, Right
+from pairbus.fast.sender import Sender
 from tests.cli.conftest import Run
 
 Feed = Callable[[bytes], None]
@@ -329,6 +331,25 @@ def test_what_was_sent_before_a_failure_is_counted(pairbus: Run, queue: str, std
 
     assert done.code == 1
     assert done.err.startswith("pairbus: sent 600 messages, then: ")
+
+
+def test_an_interrupt_tells_what_was_sent_and_what_may_have_arrived(
+    pairbus: Run, queue: str, stdin: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second batch is on its way, without an answer."""
+    stdin(b"line\n" * 700)
+    calls, send = counting(1), Sender.send
+
+    def send_until_ctrl_c(self: Sender, messages: list[bytes], *, window: int) -> None:
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        send(self, messages, window=window)
+
+    monkeypatch.setattr(Sender, "send", send_until_ctrl_c)
+    done = pairbus("send", queue, "--lines")
+
+    err = "pairbus: interrupted, sent 500 messages; 200 more may have arrived\n"
+    assert done == (130, "", err)
 
 
 def test_tls_needs_a_trusted_certificate(pairbus: Run, tmp_path: Path) -> None:

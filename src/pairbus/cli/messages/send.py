@@ -111,7 +111,7 @@ def send(
 def _send_all(target: Target, path: EntityPath, source: InputOptions, defaults: Row) -> int:
     stdin = Stdin()
     messages = _encode(read_rows(source, stdin), defaults)
-    sent = 0
+    sent = in_flight = 0
     try:
         with (
             connect(target) as client,
@@ -120,6 +120,7 @@ def _send_all(target: Target, path: EntityPath, source: InputOptions, defaults: 
         ):
             sender = client.sender(path.entity)
             for batch in _batches(messages, stdin):
+                in_flight = len(batch)
                 try:
                     send_batch(sender, batch, target=target, entity=path)
                 except BatchFailed as failed:
@@ -128,9 +129,11 @@ def _send_all(target: Target, path: EntityPath, source: InputOptions, defaults: 
                     before = f"sent {format_count(sent)}, then:" if is_partial else ""
                     raise NamespaceError(failed.text(before)) from failed
                 sent += len(batch)
+                in_flight = 0
                 advance(len(batch))
     except KeyboardInterrupt:
-        print(f"pairbus: interrupted, sent {format_count(sent)}", file=sys.stderr)
+        doubt = f"; {in_flight:,} more may have arrived" if in_flight else ""
+        print(f"pairbus: interrupted, sent {format_count(sent)}{doubt}", file=sys.stderr)
         raise
     except UsageError as error:  # in a later line or file
         if not sent:
