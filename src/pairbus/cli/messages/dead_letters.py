@@ -327,12 +327,9 @@ def _print_result(
             f"{format_count(result.unreadable)} cannot be read and stay in {path.description}"
         )
     if left:
-        behind = (
-            f", or {format_count(result.held, 'other dead letter')} are ahead of them"
-            if result.held
-            else ""
-        )
+        others = format_count(result.held, "other dead letter")
+        behind = f", they are behind {others}" if result.held else ""
         raise NamespaceError(
             f"{format_count(left)} {was_or_were(left)} not {what}: another receiver has locked "
-            f"them, they no longer exist{behind}"
+            f"them{behind}, or they no longer exist"
         )
