@@ -239,14 +239,16 @@ def _config(admin: Administration, name: str | None) -> dict[str, Any]:
     from pairbus.cli.entities.config_json import entity_json, rules_json
 
     queues = [entity_json(EntityKind.QUEUE, queue) for queue in admin.all(EntityKind.QUEUE)]
-    topics = []
-    for topic in admin.all(EntityKind.TOPIC):
-        subscriptions = []
-        for subscription in admin.all(EntityKind.SUBSCRIPTION, (topic.name,)):
-            rules = admin.all(EntityKind.RULE, (topic.name, subscription.name))
-            settings = entity_json(EntityKind.SUBSCRIPTION, subscription)
-            subscriptions.append({**settings, "Rules": rules_json(rules)})
-        topics.append({**entity_json(EntityKind.TOPIC, topic), "Subscriptions": subscriptions})
+    topics, found = [], admin.all(EntityKind.TOPIC)
+    with progress("Topics", len(found)) as advance:
+        for topic in found:
+            subscriptions = []
+            for subscription in admin.all(EntityKind.SUBSCRIPTION, (topic.name,)):
+                rules = admin.all(EntityKind.RULE, (topic.name, subscription.name))
+                settings = entity_json(EntityKind.SUBSCRIPTION, subscription)
+                subscriptions.append({**settings, "Rules": rules_json(rules)})
+            topics.append({**entity_json(EntityKind.TOPIC, topic), "Subscriptions": subscriptions})
+            advance(1)
     namespace = {"Name": name or admin.namespace_name(), "Queues": queues, "Topics": topics}
     return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}
 
