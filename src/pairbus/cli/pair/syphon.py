@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from azure.core.exceptions import AzureError
 
@@ -22,6 +22,7 @@ from pairbus.cli.pair.syphon_progress import (
     COUNT_SECONDS,
     BacklogCounter,
     BacklogCounts,
+    Progress,
     Ready,
     dead_letters,
 )
@@ -46,6 +47,9 @@ from pairbus.syphon.options import SyphonOptions
 from pairbus.syphon.receipts import Receipt, RoundEnded
 from pairbus.syphon.rights import MissingRight, check_right, destinations_in_backlog
 from pairbus.syphon.runner import SparkRunner
+
+if TYPE_CHECKING:
+    from pairbus.syphon.ledger import ParquetLedger
 
 COUNT_SECONDS_MAX: Final = 1.0
 _MASTER: Final = re.compile(
@@ -203,38 +207,15 @@ def _run(
                 graceful_stop(is_idle=lambda: True) as starting,
                 syphon_session(job_options.master) as spark,
             ):
-                spark.sparkContext.setLogLevel("ERROR")
-                observers: list[Callable[[RoundEnded], None]] = [
-                    count.round_ended,
-                    progress.round_ended,
-                ]
-
-                def round_ended(ended: RoundEnded) -> None:
-                    for observer in observers:
-                        observer(ended)
-
-                job = Job(
-                    options,
-                    SparkRunner(spark),
-                    list_queues,
-                    ledger=ledger,
-                    progress=round_ended,
-                    waiting=progress.waiting,
-                    cancel=spark.sparkContext.cancelAllJobs,
-                    check=partial(check_session, spark),
-                )
+                job = _make_job(spark, options, list_queues, ledger, progress, count, metrics)
+                for name, error in rights.unreachable.items():
+                    job.primary_lost(name, error)
 
                 def stop() -> None:
                     # On a thread: a signal handler may interrupt a thread that holds the lock.
                     threading.Thread(target=job.stop, daemon=True).start()
                     progress.stopping()
 
-                if metrics is not None:
-                    metrics.add_usage(job.usage)
-                    # First: a program that reads a progress line may scrape them at once.
-                    observers.insert(0, metrics)
-                for name, error in rights.unreachable.items():
-                    job.primary_lost(name, error)
                 starting.exit()  # the bridge to Java may have swallowed the exception of a signal
                 with graceful_stop(on_request=stop):
                     progress.begin(ready)
@@ -243,6 +224,40 @@ def _run(
             left = answer_within(COUNT_SECONDS_MAX, count_backlog)
             progress.end(receipts, left)
         _report_failures(job, receipts, is_once=job_options.once, as_json=as_json)
+
+
+def _make_job(
+    spark: Any,
+    options: SyphonOptions,
+    list_queues: ListedQueues,
+    ledger: ParquetLedger | None,
+    progress: Progress,
+    count: BacklogCounter,
+    metrics: SyphonMetrics | None,
+) -> Job:
+    spark.sparkContext.setLogLevel("ERROR")
+    observers: list[Callable[[RoundEnded], None]] = [count.round_ended, progress.round_ended]
+    if metrics is not None:
+        # First: a program that reads a progress line may scrape them at once.
+        observers.insert(0, metrics)
+
+    def round_ended(ended: RoundEnded) -> None:
+        for observer in observers:
+            observer(ended)
+
+    job = Job(
+        options,
+        SparkRunner(spark),
+        list_queues,
+        ledger=ledger,
+        progress=round_ended,
+        waiting=progress.waiting,
+        cancel=spark.sparkContext.cancelAllJobs,
+        check=partial(check_session, spark),
+    )
+    if metrics is not None:
+        metrics.add_usage(job.usage)
+    return job
 
 
 def _report_failures(
