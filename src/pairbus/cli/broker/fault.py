@@ -237,10 +237,10 @@ def make_fault(kind: str, given: Mapping[str, Any]) -> Fault:
 
 
 def _with_option_names(text: str, settings: Iterable[str]) -> str:
-    """Settings of one word are left as they are: they may be ordinary words of the text."""
+    """Of the settings of one word, only the one that is wrong: they may be ordinary words, too."""
     for setting in settings:
-        if "_" in setting:
-            text = re.sub(rf"\b{setting}\b", _option_name(setting), text)
+        pattern = rf"\b{setting}\b" if "_" in setting else f"(?<=: ){setting}(?= is )"
+        text = re.sub(pattern, _option_name(setting), text)
     return text
 
 
