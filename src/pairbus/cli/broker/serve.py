@@ -58,7 +58,7 @@ def broker(
     It prints "NAME ready: CONNECTION STRING" for each namespace, and nothing else on stdout.
 
     Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 the broker cannot start or a data file is damaged,
-    2 usage error.
+    2 usage error, 130 interrupted twice.
 
     \b
     Examples:

@@ -111,7 +111,7 @@ def syphon(pair: PairOptions, job_options: JobOptions, as_json: bool = AS_JSON) 
     strings in PAIRBUS_PRIMARY and PAIRBUS_SECONDARY: other users of this machine can see options.
 
     Exit codes: 0 success, also after a signal, 1 a namespace refused or did not answer, or --once
-    left or dead-lettered messages, 2 usage error.
+    left or dead-lettered messages, 2 usage error, 130 interrupted while Spark starts, or twice.
 
     \b
     Examples:
