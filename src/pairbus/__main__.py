@@ -2,21 +2,20 @@
 
 import sys
 
-INTERRUPTED = 130
-
 
 def main() -> None:
     try:
         _run()
-    except KeyboardInterrupt:  # while modules are loaded; commands handle it themselves
-        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt:  # before or after a command; commands handle it themselves
+        sys.exit(130)
 
 
 def _run() -> None:
+    from pairbus.cli.loading import interrupt_ends_process
     from pairbus.errors import MissingExtra, requires_extra
 
     try:
-        with requires_extra("the command line", "cli"):
+        with interrupt_ends_process(), requires_extra("the command line", "cli"):
             from pairbus.cli.main import main as run
     except MissingExtra as error:
         print(f"pairbus: {error}", file=sys.stderr)

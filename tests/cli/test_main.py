@@ -195,6 +195,40 @@ def test_ctrl_c_while_modules_are_loaded_is_not_a_traceback(module: str, words: 
 
 
 @pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("typer", ["cost"]),
+        ("pairbus.cli.pair.cost", ["cost"]),
+        ("azure.servicebus", ["peek", "orders"]),
+        ("azure.servicebus.management", ["entities", "list"]),
+    ],
+)
+def test_ctrl_c_ends_a_command_even_if_a_library_swallows_it_while_it_is_loaded(
+    module: str, words: list[str]
+) -> None:
+    code = (
+        f"import signal, sys; sys.argv = ['pairbus', *{words!r}]\n"
+        "class CtrlC:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        try:\n"
+        f"            if name == {module!r}: signal.raise_signal(signal.SIGINT)\n"
+        "        except BaseException: pass\n"
+        "sys.meta_path.insert(0, CtrlC())\n"
+        "from pairbus.__main__ import main\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"PAIRBUS_PRIMARY": PRIMARY},
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
     ("package", "words", "text"),
     [
         ("typer", ["--help"], "the command line needs typer, which is not installed: "

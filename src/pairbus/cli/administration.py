@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pairbus.cli.loading import interrupt_ends_process
 from pairbus.cli.target import Target, cannot_reach, login_failure, why_unreachable
 from pairbus.errors import NamespaceError, UsageError
 
@@ -61,7 +62,8 @@ class AccessDenied(NamespaceError):
 def administration_client(target: Target, kind: Any = None, **settings: Any) -> Any:
     """The SDK's client, or one of its `kind`. Raises UsageError."""
     if kind is None:
-        from azure.servicebus.management import ServiceBusAdministrationClient as kind
+        with interrupt_ends_process():
+            from azure.servicebus.management import ServiceBusAdministrationClient as kind
 
     settings = {
         "connection_verify": target.verify,

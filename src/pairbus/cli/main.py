@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TextIO, cast
 import typer
 import typer.main
 
+from pairbus.cli.loading import INTERRUPTED, interrupt_ends_process
 from pairbus.cli.shared_options import CommandApp, CommandGroup, flag, is_on_command_line
 from pairbus.errors import (
     ConfigError,
@@ -29,7 +30,6 @@ from pairbus.errors import (
 
 FAILED: Final = 1
 USAGE_ERROR: Final = 2
-INTERRUPTED: Final = 130
 
 
 class Command(NamedTuple):
@@ -135,7 +135,8 @@ class LazyCommands(CommandGroup):
 @cache
 def load_command(name: str) -> Any:
     module, _, attribute = COMMANDS[name].home.partition(":")
-    found = getattr(import_module(module), attribute)
+    with interrupt_ends_process():
+        found = getattr(import_module(module), attribute)
     if not isinstance(found, typer.Typer):
         function = found
         found = CommandApp()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.administration import EntityKind, names_within_timeout, queues_and_topics
 from pairbus.cli.entity_path import EntityPath
+from pairbus.cli.loading import interrupt_ends_process
 from pairbus.cli.output import did_you_mean
 from pairbus.cli.target import Target, bearer_token, cannot_reach, login_failure, why_unreachable
 from pairbus.errors import MissingExtra, NamespaceError, UsageError
@@ -39,6 +40,9 @@ _HINT_SECONDS_MAX: Final = 10.0
 @contextmanager
 def connect(target: Target, *, seconds: float = ANSWER_SECONDS_MAX) -> Iterator[FastClient]:
     """A client for one command. Its first call opens the connection."""
+    with interrupt_ends_process():
+        import pairbus.fast.client  # noqa: F401  # loads the SDK, which takes half a second
+
     ca_file = None if target.ca_file is None else str(target.ca_file)
     try:
         client = Address(target, ca_file, target.port).client(timeout_seconds=seconds)
