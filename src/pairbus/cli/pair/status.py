@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 import typer
 
 from pairbus.cli.http import scrape
-from pairbus.cli.output import print_json, print_json_line, print_table
+from pairbus.cli.output import format_duration, print_json, print_json_line, print_table
 from pairbus.cli.pair.status_sources import (
     Backlog,
     NamespaceState,
@@ -151,7 +151,7 @@ def _with_rights(
 def call_in_parallel(calls: dict[str, Callable[[], Any]], *, seconds: float) -> dict[str, Any]:
     """The answer of each call, or a NamespaceError. Raises any other error."""
     answers: dict[str, Any] = {
-        name: NamespaceError(f"no answer within {seconds:g}s") for name in calls
+        name: NamespaceError(f"no answer within {format_duration(seconds)}") for name in calls
     }
 
     def call(name: str) -> None:
