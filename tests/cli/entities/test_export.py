@@ -114,6 +114,18 @@ def test_a_file_that_cannot_be_written_is_a_failure(pairbus: Run, broker: Broker
     assert done == (1, "", f"pairbus: {error}\n")
 
 
+def test_a_terminal_shows_progress(
+    pairbus: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairbus("entities", "create", "topic", "more")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what makes rich take this for a terminal
+
+    done = pairbus("entities", "export")
+
+    assert ("Topics" in done.err, "2/2" in done.err) == (True, True)
+    assert len(json.loads(done.out)["UserConfig"]["Namespaces"][0]["Topics"]) == 2
+
+
 def test_an_exported_file_satisfies_the_schema_of_microsofts_emulator(
     pairbus: Run, broker: Broker
 ) -> None:
