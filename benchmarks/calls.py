@@ -312,6 +312,11 @@ def main() -> int:
         TABLE.write_text(json.dumps({"margin": MARGIN, "calls": found}, indent=1) + "\n")
     kept = json.loads(TABLE.read_text())
     said = complaints(found, kept["calls"], kept["margin"])
+    if said:
+        # On a busy machine, the syphon's batches may be smaller, so that each message costs more.
+        again = measure()
+        found = {name: min(calls, again[name]) for name, calls in found.items()}
+        said = complaints(found, kept["calls"], kept["margin"])
     for name, calls in found.items():
         print(f"{calls:7.1f} calls ({kept['calls'].get(name, 0):.1f} in calls.json)  {name}")
     if said:
