@@ -12,6 +12,8 @@ from typing import Any
 
 import uvloop
 
+from tests.waiting import wait_until
+
 
 def is_open(port: int) -> bool:
     with socket.socket() as probe:
@@ -42,6 +44,7 @@ def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(bounded())
-        assert socket_count() == before
+        # A socket of an earlier test may close meanwhile, and one of this test a moment later.
+        wait_until(lambda: socket_count() <= before, "no socket is left open")
 
     return run

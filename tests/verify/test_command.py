@@ -86,7 +86,7 @@ def steal(pair, stopping):
     with ServiceBusClient.from_connection_string(text) as client:
         mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
         receiver = client.get_queue_receiver(queues[0], receive_mode=mode, prefetch_count=0)
-        while not stopping.is_set() and not receiver.receive_messages(5, max_wait_time=1):
+        while not stopping.is_set() and not receiver.receive_messages(5, max_wait_time=30):
             pass
 
 
