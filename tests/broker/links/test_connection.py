@@ -204,12 +204,12 @@ def test_before_its_token_a_client_may_begin_few_sessions(
 ):
     connection.data_received(handshake)
 
-    connection.data_received(b"".join(begin(channel) for channel in range(1, 64)))
+    connection.data_received(b"".join(begin(channel) for channel in range(1, 128)))
     assert not transport.is_closing()
-    connection.data_received(begin(64))
+    connection.data_received(begin(128))
 
     assert transport.is_closing() is is_refused
-    refusal = b"session 65 is one too many: a connection may have 64"
+    refusal = b"session 129 is one too many: at most 128 are allowed now"
     assert (refusal in transport.unread) is is_refused
 
 

@@ -210,14 +210,26 @@ def test_every_kind_of_dead_letter_is_forwarded(make_world, cause):
     [{"rules": [rule("10 / n > 1")]}, {"requires_session": True}],
     ids=["rule", "session"],
 )
-def test_a_circle_of_dead_letters_ends_after_the_hops_allowed(make_world, settings):
+def test_a_dead_letter_that_comes_back_to_its_topic_does_not_go_round_again(make_world, settings):
     world = make_world(topic(), sub("a", forward_dead_lettered_messages_to="t", **settings))
 
     assert world.send(encoded(b"x", properties={"n": 0}), to="t") == [1]
 
     [dead] = stored(world, at("a"), TRANSFER)
     assert application_properties(dead)["DeadLetterReason"] == "MaxTransferHopCountExceeded"
-    assert world.queue("t").main.counters.last_sequence == 1 + FORWARD_HOPS_MAX
+    assert world.queue("t").main.counters.last_sequence == 2
+    check_file(world)
+
+
+def test_dead_letters_of_many_subscriptions_to_their_own_topic_are_few(make_world):
+    names = [f"s{number}" for number in range(10)]
+    settings = {"requires_session": True, "forward_dead_lettered_messages_to": "t"}
+    world = make_world(topic(), *(sub(name, **settings) for name in names))
+
+    world.send(encoded(b"x"), to="t")
+
+    assert world.queue("t").main.counters.last_sequence == 1 + len(names)
+    assert sum(len(stored(world, at(name), TRANSFER)) for name in names) == len(names) ** 2
     check_file(world)
 
 

@@ -277,7 +277,7 @@ class Engine:
                 said = f"begin on channel {channel}; channel_max is {limit}"
                 raise FrameError("amqp:connection:framing-error", said)
             if len(self._sessions) >= (limit := self._wire.limits.sessions_max):
-                said = f"session {limit + 1} is one too many: a connection may have {limit}"
+                said = f"session {limit + 1} is one too many: at most {limit} are allowed now"
                 raise FrameError("amqp:resource-limit-exceeded", said)
             session = None
             if ours is None:

@@ -15,7 +15,7 @@ _HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 # Before its first valid token, a client needs two links to `$cbs`, and a few kilobytes.
 _UNAUTHENTICATED_LINKS_MAX: Final = 8
 # Java's SDK begins the session of each sender and receiver before it sends the first token.
-_UNAUTHENTICATED_SESSIONS_MAX: Final = 64
+_UNAUTHENTICATED_SESSIONS_MAX: Final = 128
 _UNAUTHENTICATED_BYTES_MAX: Final = 64 * 1024
 
 

@@ -304,9 +304,11 @@ class TopicEnqueuer(Enqueuer):
     ) -> Placements:
         message = self._message(subscription, one, now_ms)
         subscription.runtime.store.keep_count(subscription.main.counters)
-        return forwarding.dead_letter(
-            subscription, message, reason, text, now_ms=now_ms, hops=one.hops
-        )
+        hops = one.hops
+        if any(one.source == other.name for other in self._topic.subscriptions.values()):
+            # It has been here before: each round would multiply it by the subscriptions that fail.
+            hops = lifecycle.FORWARD_HOPS_MAX
+        return forwarding.dead_letter(subscription, message, reason, text, now_ms=now_ms, hops=hops)
 
     def _share(self, copies: Placements) -> None:
         """Copies with the same bytes share one body."""
