@@ -20,6 +20,7 @@ from pairbus import Outbox
 from pairbus.client.outbox_file import ROW_BYTES
 from pairbus.client.pool import PoolExhausted
 from pairbus.client.route.plans import Drain
+from pairbus.client.sdk import private
 from pairbus.client.sdk.encoded import decode
 from pairbus.client.sdk.pairing_errors import BacklogExhausted, UnknownSequenceNumber
 from pairbus.client.send import SendCall, SendRequest
@@ -258,6 +259,15 @@ def test_a_message_above_the_known_limit_of_the_primary_is_not_stored(world):
         world.send(size=2000)
 
     assert world.stored() == []
+
+
+def test_limits_lent_from_the_secondary_are_not_those_of_the_primary(world):
+    world.lose_both()
+    private.lend_limits(world.sender, (1000, 1000))
+
+    world.send(size=2000)
+
+    assert len(world.stored()) == 1
 
 
 def test_while_the_entity_refuses_what_waits_the_caller_learns_it(world):

@@ -148,7 +148,7 @@ class SenderCore:
         if pairing is None:
             batch = yield create
             return batch
-        if not private.knows_limits(self):
+        if not private.has_limits(self):
             yield from self._opening_primary(pairing)
             private.lend_limits(self, pairing.pool.limits)
         path = self.entity_name

@@ -449,6 +449,7 @@ def test_a_sender_that_was_lent_limits_makes_batches_without_a_connection() -> N
     private.lend_limits(sender, (5_000, 4_000))
     private.lend_limits(sender, (1, 1))
 
+    assert not private.knows_limits(sender)
     batch = sender.create_message_batch()
     assert isinstance(batch, ServiceBusMessageBatch)
     assert batch.max_size_in_bytes == 4_000

@@ -431,12 +431,23 @@ def link_limits(sender: Any) -> tuple[int, int]:
 
 
 def knows_limits(sender: Any) -> bool:
-    """Whether the link has reported its limits.
+    """Whether the sender's own link has reported its limits.
 
-    Why: a message that is too large for the primary is not stored in the outbox, and a batch needs
-    a limit before its first message. Without it: no.
+    Why: a message that is too large for the primary is not stored in the outbox. Without it: no.
+    """
+    return has_limits(sender) and not isinstance(sender._max_message_size_on_link, _LentLimit)
+
+
+def has_limits(sender: Any) -> bool:
+    """Whether the sender has limits, of its own or lent.
+
+    Why: a batch needs a limit before its first message. Without it: no.
     """
     return bool(getattr(sender, "_max_message_size_on_link", 0))
+
+
+class _LentLimit(int):
+    """A limit that comes from another sender's link. The SDK replaces it when it opens the link."""
 
 
 def lend_limits(sender: Any, limits: tuple[int, int]) -> None:
@@ -445,8 +456,10 @@ def lend_limits(sender: Any, limits: tuple[int, int]) -> None:
     Why: while its entity is failed over, it has no link to the primary. Without it: the SDK opens
     the link, which fails in an outage.
     """
-    if not knows_limits(sender):
-        sender._max_message_size_on_link, sender._max_batch_size_on_link = limits
+    if not has_limits(sender):
+        message, batch = limits
+        sender._max_batch_size_on_link = batch
+        sender._max_message_size_on_link = _LentLimit(message)
 
 
 def encoded(sender: Any, message: Any) -> bytes:
