@@ -148,7 +148,16 @@ def test_too_large_blames_the_envelope():
 
     for part in ("'orders'", "'c/0'", "262200 bytes", "262144 bytes", "time to live", "smaller"):
         assert part in str(error)
+    assert str(error).endswith("or again when the primary is back.")
     assert "it exceeds the limit" in str(EnvelopeTooLarge(entity="o", backlog_queue="b"))
+
+
+def test_too_large_by_itself_says_when_the_primary_would_take_it():
+    error = EnvelopeTooLarge(
+        entity="orders", backlog_queue="c/0", size=262_200, limit=262_144, bare_size=262_150
+    )
+
+    assert str(error).endswith("or again when the primary is back, if its limit is higher.")
 
 
 def test_no_number_tells_where_the_message_is():

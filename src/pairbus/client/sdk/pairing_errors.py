@@ -122,12 +122,13 @@ class EnvelopeTooLarge(_Paired, MessageSizeExceededError):
             "with the properties that bring it home (path, session id, time to live, schedule) "
             f"{grown} {allowed}"
         )
+        later = "or again when the primary is back"
         if bare_size is not None and limit is not None and bare_size > limit:
             why = f"it has {bare_size} bytes by itself, and the limit is {limit}"
+            later += ", if its limit is higher"
         super().__init__(
             message=f"a message for {entity!r}, which is failed over, does not fit backlog queue "
-            f"{backlog_queue!r}: {why}. Nothing was lost: send it in smaller parts, "
-            "or again when the primary is back.",
+            f"{backlog_queue!r}: {why}. Nothing was lost: send it in smaller parts, {later}.",
             error=error,
         )
         self.entity = entity
