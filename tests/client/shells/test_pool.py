@@ -15,6 +15,7 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from pairbus.client import pool as pool_state
 from pairbus.client.aio import pool as aio_pool
+from pairbus.client.blocking import pool as blocking_pool
 from pairbus.client.pool import CONNECTIONS_PER_QUEUE_MAX, IDLE_SECONDS_MAX, PoolExhausted
 from tests.client.fakes import SECONDARY, Clock, StandIn
 from tests.client.lines import ctrl_c, run_and_interrupt
@@ -283,6 +284,25 @@ def test_an_interrupt_at_any_line_does_not_leave_a_call_that_the_others_wait_for
                 break
         assert pool.borrow("a", 0.05)
         pool.close()
+
+    assert line > 5
+
+
+def test_an_interrupt_while_a_connection_is_closed_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocking_pool, "CLOSE_SECONDS_MAX", 60.0)
+    side = SyncSide()
+    for line in itertools.count(1):
+        pool = side.pool(Fleet(side), Clock())
+        connection = pool.borrow("a", 1.0)
+        with suppress(KeyboardInterrupt):
+            give_back = partial(pool.give_back, connection, is_usable=False)
+            if not run_and_interrupt(give_back, blocking_pool, ctrl_c, before_line=line):
+                break
+        began = time.monotonic()
+        pool.close()
+        assert time.monotonic() - began < 50, f"before line {line}"
 
     assert line > 5
 

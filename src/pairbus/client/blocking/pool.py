@@ -110,12 +110,15 @@ class ConnectionPool:
         would wait.
         """
         thread = threading.Thread(target=self._close_one, args=(sender,), daemon=True)
-        self._closers.add(thread)
         try:
+            self._closers.add(thread)
             thread.start()
         except RuntimeError:  # the system gives no more threads
             self._closers.discard(thread)
             self._close_one(sender)
+        except BaseException:
+            self._closers.discard(thread)  # after a Ctrl-C, it may never start: `close` would wait
+            raise
 
     def _close_all(self, connections: Iterable[Connection]) -> None:
         for connection in connections:
