@@ -1,10 +1,13 @@
 """The values of gauges: one client or several, observers added late, clients that closed."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
+from pairbus.telemetry import gauges
 from pairbus.telemetry.gauges import Gauge, GaugeTracker
+from tests.client.lines import run_and_interrupt
 from tests.telemetry import sample_events as sample
 
 BACK = sample.failed_back
@@ -81,3 +84,29 @@ def test_flapping_entities_and_failed_syphons_are_counted_once_each(gauge, histo
     changes = [change for event in history for change in tracker.changes(event)]
 
     assert sum(change.delta for change in changes if change.gauge is gauge) == value
+
+
+@pytest.mark.parametrize(("before", "event"), [([PAIRED], OVER), ([PAIRED, OVER], BACK)])
+def test_a_signal_handler_that_closes_the_client_in_the_middle_of_an_event_leaves_nothing(
+    before, event
+):
+    for line in itertools.count(1):
+        tracker, changes = GaugeTracker(), []
+
+        def take(*events, tracker=tracker, changes=changes):
+            for each in events:
+                changes.extend(tracker.changes(each))
+
+        take(*before)
+        was_interrupted = run_and_interrupt(
+            lambda: take(event),
+            gauges,
+            lambda: take(CLOSED),
+            before_line=line,
+        )
+        if not was_interrupted:
+            break
+        left = {gauge: sum(x.delta for x in changes if x.gauge is gauge) for gauge in Gauge}
+        assert not any(left.values()), f"before line {line}"
+
+    assert line > 5

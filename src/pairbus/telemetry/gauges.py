@@ -44,35 +44,56 @@ class GaugeTracker:
         self._values: dict[tuple[Gauge, str, str], int] = {}
         self._outboxes: dict[tuple[str, str], int] = {}
         """By namespace and file: how many messages wait."""
+        self._events: list[Event] = []
+        self._is_changing = False
 
     def changes(self, event: Event) -> list[GaugeChange]:
-        """Returns the changes that an event causes. Events of a closed client change nothing."""
+        """Returns the changes that an event causes. Events of a closed client change nothing.
+
+        A signal handler's event waits until the one that it interrupts is counted. The interrupted
+        call then returns the changes of both.
+        """
         with self._lock:
-            match event:
-                case events.Paired():
-                    return self._opened(event.namespace)
-                case events.FailedOver():
-                    return self._add(Gauge.ENTITIES_FAILED_OVER, event.namespace, event.path, +1)
-                case events.FailedBack():
-                    return self._add(Gauge.ENTITIES_FAILED_OVER, event.namespace, event.path, -1)
-                case events.Flapping(times=1):
-                    return self._add(Gauge.ENTITIES_FLAPPING, event.namespace, event.path, +1)
-                case events.Calmed():
-                    return self._add(Gauge.ENTITIES_FLAPPING, event.namespace, event.path, -1)
-                case events.BacklogWithdrawn():
-                    queue = event.backlog_queue
-                    return self._add(Gauge.QUEUES_WITHDRAWN, event.namespace, queue, +1)
-                case events.BacklogReadmitted():
-                    queue = event.backlog_queue
-                    return self._add(Gauge.QUEUES_WITHDRAWN, event.namespace, queue, -1)
-                case events.SyphonFailed(down_seconds=0):
-                    return self._add(Gauge.SYPHONS_DOWN, event.namespace, "", +1)
-                case events.SyphonRestarted():
-                    return self._add(Gauge.SYPHONS_DOWN, event.namespace, "", -1)
-                case events.OutboxEvent():
-                    return self._wait_in_outbox(event.namespace, event.file, event.waiting)
-                case events.Closed():
-                    return self._closed(event.namespace)
+            self._events.append(event)
+            if self._is_changing:
+                return []
+            changes: list[GaugeChange] = []
+            while self._events:
+                self._is_changing = True
+                try:
+                    # Before the line above, a signal handler may have counted all of them.
+                    if self._events:
+                        changes += self._changes(self._events.pop(0))
+                finally:
+                    self._is_changing = False
+            return changes
+
+    def _changes(self, event: Event) -> list[GaugeChange]:
+        match event:
+            case events.Paired():
+                return self._opened(event.namespace)
+            case events.FailedOver():
+                return self._add(Gauge.ENTITIES_FAILED_OVER, event.namespace, event.path, +1)
+            case events.FailedBack():
+                return self._add(Gauge.ENTITIES_FAILED_OVER, event.namespace, event.path, -1)
+            case events.Flapping(times=1):
+                return self._add(Gauge.ENTITIES_FLAPPING, event.namespace, event.path, +1)
+            case events.Calmed():
+                return self._add(Gauge.ENTITIES_FLAPPING, event.namespace, event.path, -1)
+            case events.BacklogWithdrawn():
+                queue = event.backlog_queue
+                return self._add(Gauge.QUEUES_WITHDRAWN, event.namespace, queue, +1)
+            case events.BacklogReadmitted():
+                queue = event.backlog_queue
+                return self._add(Gauge.QUEUES_WITHDRAWN, event.namespace, queue, -1)
+            case events.SyphonFailed(down_seconds=0):
+                return self._add(Gauge.SYPHONS_DOWN, event.namespace, "", +1)
+            case events.SyphonRestarted():
+                return self._add(Gauge.SYPHONS_DOWN, event.namespace, "", -1)
+            case events.OutboxEvent():
+                return self._wait_in_outbox(event.namespace, event.file, event.waiting)
+            case events.Closed():
+                return self._closed(event.namespace)
         return []
 
     def _opened(self, namespace: str) -> list[GaugeChange]:
