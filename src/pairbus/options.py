@@ -139,7 +139,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
 
     ping_primary_interval: timedelta = MINUTE
     """Default 1 minute, 1 second to 30 minutes. The time between two pings of a failed-over entity.
-    Each ping is a billed message.
+    A ping that the primary answers is billed.
     """
 
     _: KW_ONLY

@@ -124,6 +124,23 @@ def test_without_a_syphon_nothing_comes_home():
     assert set(found) == {"backlog_sends", "pings"}
 
 
+@pytest.mark.req("M-03")
+@pytest.mark.parametrize(
+    ("usage", "connections"),
+    [
+        pytest.param(Usage(), 2 + 1, id="a client, to each namespace; and a syphon"),
+        pytest.param(Usage(entities=4), 4 + 4 + 1, id="an entity uses one backlog queue"),
+        pytest.param(Usage(entities=50), 50 + 10 + 1, id="there are ten of them"),
+        pytest.param(Usage(clients=20, syphons=2), 20 * 2 + 2, id="many clients"),
+        pytest.param(Usage(always_on=False), 2, id="no syphon while the pair is healthy"),
+    ],
+)
+def test_a_client_has_a_connection_for_each_entity_and_for_each_backlog_queue_that_they_use(
+    usage, connections
+):
+    assert estimate_usage(usage, PRICES).connections == connections
+
+
 # -- money
 
 

@@ -116,8 +116,7 @@ def estimate_usage(usage: Usage, prices: PriceList) -> Estimate:
         prices=prices,
         items=_priced(_usage_items(usage), prices, other_operations=usage.other_operations),
         days=usage.days,
-        # Each client and each syphon has one connection to either namespace.
-        connections=2 * (usage.clients + usage.syphons),
+        connections=usage.connections,
         other_operations=usage.other_operations,
     )
 
@@ -144,7 +143,7 @@ def _usage_items(usage: Usage) -> Iterator[CostItem]:
     peeks = "waiting: peeks at the messages in the backlog, at most"
     yield CostItem("peeks", peeks, "peek", usage.peeks)
     entities, clients = _count(usage.entities, "entity"), _count(usage.clients, "client")
-    yield CostItem("pings", f"pings of {entities} by {clients}", "ping", usage.pings)
+    yield CostItem("pings", f"pings of {entities} by {clients}, at most", "ping", usage.pings)
 
 
 def _count(count: int, noun: str) -> str:

@@ -109,7 +109,17 @@ class Usage:
         return idle_polls_per_hour(self.backlog_queues, self._syphons)
 
     @property
+    def connections(self) -> int:
+        """While the pair is healthy. The SDK opens a connection for each sender. A client keeps one
+        ready to each backlog queue that its entities use, and each entity uses one queue. A syphon
+        waits on one connection.
+        """
+        ready = min(self.entities, self.backlog_queues)
+        return self.clients * (self.entities + ready) + self._syphons
+
+    @property
     def pings(self) -> int:
+        """The maximum: only answered ones are billed."""
         return int(self.outage_hours * 3600 / self.ping_seconds) * self.entities * self.clients
 
     @property
