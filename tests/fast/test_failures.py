@@ -27,6 +27,7 @@ from pairbus.broker import Broker
 from pairbus.broker.entities.namespace_options import Limits
 from pairbus.broker.links.request_codec import Reply, cbs_reply, read_request
 from pairbus.client.sdk.failures import Kind, kind_of
+from pairbus.errors import OptionsError
 from pairbus.fast.address import Address
 from pairbus.fast.client import FastClient
 from pairbus.fast.connection import CLOSE_SECONDS, attach_each
@@ -62,12 +63,17 @@ def test_a_port_without_a_listener():
     assert not client.is_open
 
 
-@pytest.mark.parametrize("host", ["nowhere.invalid", "no..where", "x" * 70])
-def test_a_host_that_does_not_exist(host):
-    client = FastClient(host, KEY, timeout_seconds=SHORT)
+def test_a_host_that_does_not_exist():
+    client = FastClient("nowhere.invalid", KEY, timeout_seconds=SHORT)
     with pytest.raises(ServiceBusConnectionError) as caught:
         client.open()
     assert kind_of(caught.value) is Kind.OUTAGE
+
+
+@pytest.mark.parametrize("host", ["", "no..where", "x" * 70])
+def test_a_host_that_cannot_exist(host):
+    with pytest.raises(OptionsError, match="expected the host of a namespace"):
+        FastClient(host, KEY)
 
 
 @pytest.mark.parametrize("tls", [False, True])

@@ -26,7 +26,7 @@ _RULE_NAME: Final = "RuleName"
 """The property of a copy that an action has changed: the name of its rule."""
 
 
-class Rule:
+class CompiledRule:
     __slots__ = ("_action", "_action_steps", "_matches", "description", "is_compiled", "work")
 
     def __init__(self, description: RuleDescription) -> None:

@@ -26,7 +26,7 @@ from pairbus.broker.messages.enqueue import Enqueuer
 from pairbus.broker.messages.entity import Done, Entity, Placements, Runtime
 from pairbus.broker.messages.incoming import IncomingMessage, to_message
 from pairbus.broker.messages.queue import Queue
-from pairbus.broker.messages.rule import Rule
+from pairbus.broker.messages.rule import CompiledRule
 from pairbus.broker.rules import EvaluationError, Facts, RuleWork
 from pairbus.broker.storage.store import Counters, StoredEntity
 
@@ -46,7 +46,7 @@ def _properties_bytes(one: IncomingMessage) -> int:
 
 class Subscription(Queue):
     description: SubscriptionDescription
-    _rules: Sequence[Rule] = ()
+    _rules: Sequence[CompiledRule] = ()
     _work: RuleWork | None = None
 
     def set_description(self, description: EntityDescription) -> None:
@@ -54,7 +54,7 @@ class Subscription(Queue):
         assert isinstance(description, SubscriptionDescription)
         # A subscription may have thousands of rules: only new ones are compiled.
         known = {id(rule.description): rule for rule in self._rules}
-        self._rules = [known.get(id(rule)) or Rule(rule) for rule in description.rules]
+        self._rules = [known.get(id(rule)) or CompiledRule(rule) for rule in description.rules]
         self._work = None
 
     def compile_rules(self) -> Iterator[None]:
