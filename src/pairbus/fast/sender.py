@@ -175,8 +175,8 @@ class PendingSend:
             delivery = link.send(first)
         else:
             self._error = MessageSizeExceededError(
-                message=f"message {indexes.start} for {self._path!r} has {len(first)} bytes; the "
-                f"maximum is {link.size_max}"
+                message=f"a message for {self._path!r} has {len(first)} bytes; the maximum is "
+                f"{link.size_max}"
             )
             return
         self._waiting.append((indexes, delivery))
