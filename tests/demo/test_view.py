@@ -143,6 +143,16 @@ def test_a_terminal_has_the_texts_above_the_panel_and_the_ledger_last(capsys):
     assert capsys.readouterr().out.splitlines()[-1].startswith("LEDGER sent=260")
 
 
+def test_a_terminal_does_not_break_a_connection_string():
+    page = io.StringIO()
+    view = LiveView(Console(file=page, force_terminal=True, width=40, highlight=False))
+    text = f"Endpoint=sb://localhost:5672;SharedAccessKey={'k' * 60}"
+
+    view.note(f'export PAIRBUS_PRIMARY="{text}"')
+
+    assert text in page.getvalue()
+
+
 def test_failures_are_explained():
     said = "\n".join(remarks(BAD))
 

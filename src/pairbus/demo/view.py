@@ -217,7 +217,7 @@ class LiveView:
         self._live.update(state_panel(snapshot), refresh=True)
 
     def note(self, text: str) -> None:
-        self._console.print(text)
+        self._console.print(text, soft_wrap=True)  # a connection string is copied from it
 
     def end(self, result: DemoResult) -> None:
         self.close()
