@@ -85,9 +85,7 @@ class FaultPanel:
         call = partial(self._live.changes.add_fault, role, kind, settings, who=self._who)
         self._report(*await in_thread(call))
 
-    async def _clear(self, key: tuple[str, int] | None) -> None:
-        if key is None:
-            return
+    async def _clear(self, key: tuple[str, int]) -> None:
         role, number = key
         if await confirm(f"End fault {number} of the {role} now?", "End"):
             call = partial(self._live.changes.clear_fault, role, number, who=self._who)

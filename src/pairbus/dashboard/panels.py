@@ -129,7 +129,6 @@ class EntityPanel:
     """All entities of both namespaces, those with dead letters first."""
 
     def __init__(self, on_open: Callable[[str, str, bool], Any]) -> None:
-        self._on_open = on_open
         self._question: tuple[Any, ...] = ()
         """What the table shows, so that a thousand unchanged rows cost nothing."""
         with panel("Entities and dead letters", "entities"):
@@ -150,11 +149,8 @@ class EntityPanel:
                     "size#",
                 ),
                 empty="The entities are not known yet.",
-                on_open=self._open,
+                on_open=lambda key: on_open(*key),
             )
-
-    def _open(self, key: tuple[str, str, bool] | None) -> Any:
-        return None if key is None else self._on_open(*key)
 
     def update(self, picture: Picture, live: Live) -> None:
         problems = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,6 @@ from pairbus.dashboard.history import History
 from pairbus.dashboard.readings import DeadLetterReasons, EntityCounts, Readings
 from pairbus.dashboard.texts import client_name, count, cut
 
-ROW_NAMES_MAX: Final = 200
 REASONS_MAX: Final = 3
 REASON_CHARACTERS_MAX: Final = 60
 _CLIENT_TONES: Final = {"failed over": "warning", "no answer": "critical", "healthy": "ok"}
@@ -38,34 +37,8 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Row:
     key: Any
+    """Of plain values, if the row has a button: it travels to the browser and back."""
     cells: Sequence[Cell | str]
-
-
-class RowNames:
-    """The names of rows in the browser: a click has the name of its row, even if another row has
-    taken its place by now.
-    """
-
-    def __init__(self) -> None:
-        self._keys: dict[str, Any] = {}
-        self._count = 0
-
-    def name_of(self, key: Any, shown: Collection[str | None]) -> str:
-        """`shown`: the names that the page has now. Those must stay known; others are forgotten
-        when they become too many.
-        """
-        if len(self._keys) >= ROW_NAMES_MAX:
-            self._keys = {name: one for name, one in self._keys.items() if name in shown}
-        found = next((name for name, one in self._keys.items() if one == key), None)
-        if found is None:
-            self._count += 1
-            found = f"row-{self._count}"
-            self._keys[found] = key
-        return found
-
-    def key_of(self, name: str) -> Any:
-        """None if it is not known any more."""
-        return self._keys.get(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

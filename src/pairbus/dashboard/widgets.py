@@ -7,6 +7,7 @@ All values are text: the browser never reads them as HTML.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,7 +16,7 @@ from nicegui import run, ui
 from nicegui.elements.mixins.text_element import TextElement
 
 from pairbus.dashboard.charts import Options
-from pairbus.dashboard.rows import Cell, Row, RowNames
+from pairbus.dashboard.rows import Cell, Row
 from pairbus.dashboard.texts import sendable
 from pairbus.errors import PairbusError, one_line
 
@@ -74,7 +75,6 @@ class Table:
         self._empty_text = empty
         self.selected: set[Any] = set()
         self._lines: list[_Line] = []
-        self._names = RowNames()
         self._on_open, self._open_label, self._can_select = on_open, open_label, can_select
         box = ui.element("div").classes("table-box")
         box.props(f'tabindex="0" role="region" aria-label="{title}"')  # it may have to scroll
@@ -155,7 +155,7 @@ class Table:
                     # The row that was clicked, even if another has taken its place by now.
                     line.button.on(
                         "click",
-                        lambda event: on_open(self._names.key_of(str(event.args))),
+                        lambda event: on_open(json.loads(event.args)),
                         js_handler="(event) => emit(event.currentTarget.dataset.key)",
                     )
         self._lines.append(line)
@@ -179,8 +179,7 @@ class Table:
             line.checkbox.update()
         if line.button is not None:
             line.button.props["aria-label"] = f"{self._open_label}: {name}"
-            shown = {one.button.props.get("data-key") for one in self._lines}
-            line.button.props["data-key"] = self._names.name_of(row.key, shown)
+            line.button.props["data-key"] = json.dumps(row.key)
             line.button.update()
 
     def _select(self, line: _Line, is_on: bool) -> None:
