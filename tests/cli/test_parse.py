@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pairbus.cli.parse import parse_duration, parse_numbers, parse_time
+from pairbus.cli.parse import parse_duration, parse_numbers, parse_time, parse_timeout
 from pairbus.errors import UsageError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -33,6 +33,11 @@ def test_a_duration_has_a_unit_or_is_iso_8601(text: str, seconds: float) -> None
 def test_what_is_not_a_duration_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"--ttl .* is not a duration: use 90s, 5m"):
         parse_duration(text, "--ttl")
+
+
+def test_a_timeout_is_no_longer_than_a_socket_can_wait() -> None:
+    assert parse_timeout("1500ms") == 1.5
+    assert parse_timeout("100d") == 86400
 
 
 @pytest.mark.parametrize("text", ["5", "1.5", " 0 "])

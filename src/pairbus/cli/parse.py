@@ -11,6 +11,8 @@ from pairbus.errors import UsageError
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
 _SECONDS_MAX: Final = 86400.0 * 365 * 100
+_TIMEOUT_SECONDS_MAX: Final = 86_400.0
+"""A socket waits for 24 days at most."""
 Numbers = tuple[range, ...]
 
 
@@ -42,6 +44,11 @@ def parse_positive_duration(text: str, option: str) -> float:
     if seconds <= 0:
         raise UsageError(f"{option} {text}: must be more than 0s")
     return seconds
+
+
+def parse_timeout(text: str) -> float:
+    """How long to wait for an answer, in seconds; a day at most. Raises UsageError."""
+    return min(parse_positive_duration(text, "--timeout"), _TIMEOUT_SECONDS_MAX)
 
 
 def parse_time(text: str, option: str, *, now: datetime) -> datetime:

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
+from xml.parsers.expat import ExpatError
+
+from defusedxml import DefusedXmlException
+from defusedxml.minidom import parseString
 
 from pairbus.cli.messages.message_json import DEAD_LETTER_PROPERTIES, format_time, row_of
 from pairbus.cli.output import format_size
-from pairbus.errors import requires_extra
 from pairbus.fast.columns import COLUMNS
 from pairbus.fast.rows import DATA_BODY, MessageView, UnreadableMessage
 
@@ -162,11 +165,6 @@ def _json(body: bytes) -> str:
 
 def _xml(body: bytes) -> str:
     """Indented. A document type is refused: with entities, a few bytes can become gigabytes."""
-    with requires_extra("XML", "dashboard"):
-        from defusedxml import DefusedXmlException
-        from defusedxml.minidom import parseString
-    from xml.parsers.expat import ExpatError
-
     try:
         document = parseString(body.decode(), forbid_dtd=True)
     except (ExpatError, DefusedXmlException) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any, Final
 
@@ -38,9 +39,7 @@ class MessageBrowser:
         self._role = ""
         self._starts: list[int] = [0]
         self._shown: MessagePage | None = None
-        self._names: dict[str, list[str]] = {}
         self._entities: tuple[EntityRow, ...] = ()
-        self._named_role: Any = None
 
     def build(self) -> None:
         roles = list(self._live.targets)
@@ -115,25 +114,25 @@ class MessageBrowser:
 
     def update(self, picture: Picture) -> None:
         """Keeps the names of the entities up to date."""
-        if picture.entities == self._entities and self._role_input.value == self._named_role:
-            return
-        self._entities, self._named_role = picture.entities, self._role_input.value
-        names: dict[str, list[str]] = {}
-        for one in picture.entities:
-            if one.kind != "topic":
-                names.setdefault(one.role, []).append(one.path)
-        role = str(self._role_input.value)
-        if names != self._names or set(self._entity_input.options) != set(names.get(role, [])):
-            self._names = names
-            options = sorted(names.get(role, []))
-            value = self._entity_input.value
-            self._entity_input.set_options(options, value=value if value in options else None)
+        self._entities = picture.entities
+        names = self._names()
+        if names != self._entity_input.options:
+            self._offer(names, self._entity_input.value)
+
+    def _names(self) -> list[str]:
+        """Of all that messages can be in, in the chosen namespace."""
+        role = self._role_input.value
+        return sorted(
+            one.path for one in self._entities if one.role == role and one.kind != "topic"
+        )
+
+    def _offer(self, names: list[str], chosen: str | None) -> None:
+        self._entity_input.set_options(names, value=chosen if chosen in names else None)
 
     async def open(self, role: str, path: str, has_dead_letters: bool) -> None:
         """From the table of entities."""
         self._role_input.set_value(role)
-        options = sorted(self._names.get(role, []))
-        self._entity_input.set_options(options, value=path if path in options else None)
+        self._offer(self._names(), path)
         self._part_input.set_value(SubQueue.DEAD_LETTER if has_dead_letters else _PLAIN)
         self._where_input.set_value("")
         await self._look()
@@ -217,10 +216,7 @@ class MessageBrowser:
         self._show_controls()
 
     def _show_reasons(self, messages: tuple[MessagePage, ...]) -> None:
-        counts: dict[str, int] = {}
-        for one in messages:
-            if one.reason:
-                counts[one.reason] = counts.get(one.reason, 0) + 1
+        counts = Counter(one.reason for one in messages if one.reason)
         reasons = ", ".join(f"{reason} {number}" for reason, number in counts.items())
         set_text(self._reasons, f"Reasons on this page: {reasons}" if reasons else "")
 
@@ -236,7 +232,7 @@ class MessageBrowser:
 
     # -- one message -----------------------------------------------------------------------------
 
-    def _show(self, number: int | None) -> None:
+    def _show(self, number: int) -> None:
         found = [] if self._page is None else self._page.messages
         self._shown = next((one for one in found if one.sequence_number == number), None)
         if self._shown is None:

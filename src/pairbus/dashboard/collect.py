@@ -177,7 +177,7 @@ def make_sources(
             add("backlog", role, peek, pace * PEEK_FACTOR)
         if target.is_local:
             add("brokers", role, partial(_read_broker, target, seconds), pace * COUNTS_FACTOR)
-            add("faults", role, partial(_read_faults, target), pace * COUNTS_FACTOR)
+            add("faults", role, FaultClient(target).all, pace * COUNTS_FACTOR)
     for url in pair.urls:
         # With many processes each is asked less often: there are more of them.
         pace = (interval_seconds or LOCAL_SECONDS) * max(1.0, len(pair.urls) / PROCESSES_FEW)
@@ -275,10 +275,6 @@ def _read_broker(target: Target, seconds: float) -> dict[str, int]:
     if response.status != 200:
         raise NamespaceError(f"it answers with {response.status} {response.reason}")
     return read_broker(parse_metrics(wanted_lines(response.body.decode("utf-8", "replace"))))
-
-
-def _read_faults(target: Target) -> tuple[Mapping[str, Any], ...]:
-    return tuple(FaultClient(target).all())
 
 
 def _read_process(url: str, seconds: float) -> Any:

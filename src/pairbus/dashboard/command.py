@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pairbus.cli.pair.targets import ObserveOptions, check_distinct, observe, parse_pair
-from pairbus.cli.parse import parse_positive_duration
+from pairbus.cli.parse import parse_positive_duration, parse_timeout
 from pairbus.cli.shared_options import flag, flatten_options, option
 from pairbus.cli.target import is_loopback
 from pairbus.cost.prices import load
@@ -100,14 +100,14 @@ def dashboard(
     sources = make_sources(
         observed,
         ledger=ledger,
-        timeout_seconds=parse_positive_duration(timeout, "--timeout"),
+        timeout_seconds=parse_timeout(timeout),
         interval_seconds=None
         if interval is None
         else parse_positive_duration(interval, "--interval"),
     )
     if ledger is not None:
         check_installed("--ledger", "spark", "pyarrow")
-    seconds = parse_positive_duration(session, "--session")
+    session_seconds = parse_positive_duration(session, "--session")
     is_public = check_access(host, token, certificate, key, proxy_url)
     is_token_made = is_public and not token
     token = secrets.token_urlsafe(24) if is_token_made else token or None
@@ -118,9 +118,8 @@ def dashboard(
             hosts=allowed_hosts(host, port, proxy_url),
             scheme="https" if certificate or proxy_url else "http",
             token=token,
-            session_seconds=seconds,
         )
-        sessions = LoginSessions(seconds)
+        sessions = LoginSessions(session_seconds)
         live = Live(
             Collector(sources),
             observed.targets,

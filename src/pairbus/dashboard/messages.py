@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.broker.faults.fault_json import to_json
 from pairbus.cli.broker.fault import make_fault
@@ -21,6 +21,9 @@ from pairbus.cli.output import format_count, was_or_were
 from pairbus.cli.target import Target
 from pairbus.dashboard.bodies import MessagePage, read_message
 from pairbus.errors import NamespaceError, UsageError
+
+if TYPE_CHECKING:
+    from pairbus.cli.messages.dead_letter_moves import Result
 
 logger = logging.getLogger("pairbus.dashboard")
 
@@ -93,9 +96,7 @@ class Changes:
             result = moves.resubmit(
                 client, target, source, destination, set(numbers), new_ids, lambda count: None
             )
-        text = f"resubmitted {format_count(result.done)} of {source.description} on the {role}"
-        logger.info("%s, for %s", text, who)
-        return _checked_result(text, result.done, len(numbers), result.unreadable)
+        return _log_end("resubmitted", result, source, role, numbers, who)
 
     def purge(self, role: str, path: str, numbers: Sequence[int], *, who: str) -> str:
         from pairbus.cli.messages import dead_letter_moves as moves  # loads the SDK
@@ -104,9 +105,7 @@ class Changes:
         _log_begin("purging", source, role, numbers, who)
         with connect(target) as client:
             result = moves.purge(client, target, source, set(numbers), lambda count: None)
-        text = f"purged {format_count(result.done)} of {source.description} on the {role}"
-        logger.info("%s, for %s", text, who)
-        return _checked_result(text, result.done, len(numbers), 0)
+        return _log_end("purged", result, source, role, numbers, who)
 
     def add_fault(self, role: str, kind: str, settings: Mapping[str, Any], *, who: str) -> str:
         target = self._checked_local(role)
@@ -157,13 +156,18 @@ def _log_begin(
     logger.info("%s, for %s: sequence numbers %s", text, who, listed)
 
 
-def _checked_result(text: str, done: int, wanted: int, unreadable: int) -> str:
-    left = wanted - done
-    if unreadable:
-        raise NamespaceError(f"{text}; {format_count(unreadable)} cannot be read and stay")
+def _log_end(
+    action: str, result: Result, source: EntityPath, role: str, numbers: Sequence[int], who: str
+) -> str:
+    """What was done. Raises NamespaceError if that is not all."""
+    text = f"{action} {format_count(result.done)} of {source.description} on the {role}"
+    logger.info("%s, for %s", text, who)
+    if result.unreadable:
+        raise NamespaceError(f"{text}; {format_count(result.unreadable)} cannot be read and stay")
+    left = len(numbers) - result.done
     if left:
         raise NamespaceError(
-            f"{text}; {format_count(left)} {was_or_were(left)} not: another receiver has locked "
-            "them, or they no longer exist"
+            f"{text}; {format_count(left)} {was_or_were(left)} not: locked by another receiver, or "
+            "gone"
         )
     return text

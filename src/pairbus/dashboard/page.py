@@ -116,8 +116,11 @@ class PairPage:
         text("a", "Skip to the messages", "skip").props('href="#messages"')
         with ui.element("div").classes("top"):
             text("h1", "pairbus")
-            self._names = text("span", " and ".join(self._addresses()), "names")
-            text("span", self._mode_text(), "badge")
+            targets = self._live.targets.items()
+            names = [f"{role} {target.address}" for role, target in targets]
+            text("span", " and ".join(names), "names")
+            mode = "changes allowed" if self._live.changes.are_allowed else "read-only"
+            text("span", mode, "badge")
             self._updated = text("time", "")
             self._theme_button = plain_button("Dark theme", self._toggle)
         with ui.element("div").classes("board"):
@@ -125,7 +128,9 @@ class PairPage:
                 self._banner = banner
                 self._sentence = text("p", "", "sentence").props('role="status"')
             self._build_pair()
-            self._build_alerts()
+            with panel("Alerts", "alerts"):
+                self._alert_list = ui.element("ul").classes("alert-list")
+                self._no_alerts = text("p", "Nothing needs your attention.", "empty")
             self._backlog = BacklogPanel(self)
             self._build_charts()
             self._timeline = TimelinePanel(self)
@@ -136,12 +141,6 @@ class PairPage:
             self._browser.build()
             self._faults = FaultPanel(self._live, self._who)
             self._unknown = text("p", "", "unknown-note")
-
-    def _addresses(self) -> list[str]:
-        return [f"{role} {target.address}" for role, target in self._live.targets.items()]
-
-    def _mode_text(self) -> str:
-        return "changes allowed" if self._live.changes.are_allowed else "read-only"
 
     def _build_pair(self) -> None:
         with ui.element("section").classes("pair").props('aria-label="The pair"'):
@@ -179,11 +178,6 @@ class PairPage:
             if label:
                 text("span", label, "label")
                 self._flows[key] = rates
-
-    def _build_alerts(self) -> None:
-        with panel("Alerts", "alerts"):
-            self._alert_list = ui.element("ul").classes("alert-list")
-            self._no_alerts = text("p", "Nothing needs your attention.", "empty")
 
     def _build_charts(self) -> None:
         with panel("Messages per second", "flows"):

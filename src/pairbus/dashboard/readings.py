@@ -137,7 +137,7 @@ class Readings:
     entities: Mapping[str, Answer[tuple[EntityCounts, ...]]] = field(default_factory=dict)
     brokers: Mapping[str, Answer[Mapping[str, int]]] = field(default_factory=dict)
     """Operations since the broker's start, by kind. Only brokers on this machine publish them."""
-    faults: Mapping[str, Answer[tuple[Mapping[str, Any], ...]]] = field(default_factory=dict)
+    faults: Mapping[str, Answer[Sequence[Mapping[str, Any]]]] = field(default_factory=dict)
     dead_letters: Mapping[str, Answer[tuple[DeadLetterReasons, ...]]] = field(default_factory=dict)
     backlog: Answer[Backlog] | None = None
     """None: there is no secondary."""

@@ -43,14 +43,14 @@ class Access:
     """`https` with a certificate, or behind a proxy that has one."""
     token: str | None = None
     """None: everybody who can connect, which is only this machine."""
-    session_seconds: float = 8 * 3600.0
 
 
 class LoginSessions:
     """The logins, and until when each is valid. In memory, so a restart ends all sessions."""
 
     def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
+        """How long a login is valid."""
         self._clock = clock
         self._until: dict[str, float] = {}
         self._wrong: deque[float] = deque(maxlen=WRONG_TOKENS_MAX)
@@ -61,7 +61,7 @@ class LoginSessions:
         while len(self._until) >= SESSIONS_MAX:
             del self._until[next(iter(self._until))]  # the oldest
         session = secrets.token_urlsafe(32)
-        self._until[session] = now + self._seconds
+        self._until[session] = now + self.seconds
         return session
 
     def is_open(self, session: str | None) -> bool:
@@ -173,7 +173,7 @@ class Guard:
         response.set_cookie(
             COOKIE,
             self._sessions.open(),
-            max_age=int(self._access.session_seconds),
+            max_age=int(self._sessions.seconds),
             secure=self._access.scheme == "https",
             httponly=True,
             samesite="strict",

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pairbus.cli.signals import stop_on_signal
 from pairbus.dashboard.live import Live
 from pairbus.dashboard.security import Access, Guard, LoginSessions
-from pairbus.errors import StartError, requires_extra
+from pairbus.errors import StartError
 
 _CLOSE_SECONDS: Final = 1
 RECONNECT_SECONDS: Final = 30.0
@@ -48,8 +48,7 @@ def serve(
     key: Path | None,
     on_ready: Callable[[], None],
 ) -> None:
-    with requires_extra("pairbus dashboard", "dashboard"):
-        import uvicorn
+    import uvicorn
 
     app = make_app(live, access, sessions)
     config = uvicorn.Config(
@@ -71,7 +70,9 @@ def serve(
             f"cannot use --certificate {certificate} and --key {key} ({error}): give a certificate "
             "chain and its key, as PEM files without a password"
         ) from error
-    server = _make_server(config)
+    server = uvicorn.Server(config)
+    # The signals are ours: uvicorn would raise them again after it has ended.
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
     asyncio.run(_run(server, listener, on_ready))
 
 
@@ -86,23 +87,13 @@ async def _run(server: Any, listener: socket.socket, on_ready: Callable[[], None
     await server.serve([listener])
 
 
-def _make_server(config: Any) -> Any:
-    import uvicorn
-
-    server = uvicorn.Server(config)
-    # The signals are ours: uvicorn would raise them again after it has ended.
-    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
-    return server
-
-
 def make_app(live: Live, access: Access, sessions: LoginSessions) -> Any:
     """The page behind its guard, as an ASGI application."""
-    with requires_extra("pairbus dashboard", "dashboard"):
-        from nicegui import ui
-        from starlette.applications import Starlette
-        from starlette.middleware.gzip import GZipMiddleware
+    from nicegui import ui
+    from starlette.applications import Starlette
+    from starlette.middleware.gzip import GZipMiddleware
 
-        from pairbus.dashboard.page import make_page
+    from pairbus.dashboard.page import make_page
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:

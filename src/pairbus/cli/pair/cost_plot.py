@@ -49,17 +49,9 @@ def draw(usage: Usage, prices: PriceList, path: Path) -> None:
             raise OutputError(f"cannot write {path}: {error.strerror}") from None
 
 
-def hours_shown(usage: Usage) -> list[float]:
-    most = min(max(usage.outage_hours * 2, 8.0), usage.hours)
-    return [most * point / (_POINTS - 1) for point in range(_POINTS)]
-
-
-def queues_shown(usage: Usage) -> list[int]:
-    return sorted({*_QUEUES, usage.backlog_queues})
-
-
 def _by_outage(axes: Axes, usage: Usage, prices: PriceList) -> None:
-    hours = hours_shown(usage)
+    most = min(max(usage.outage_hours * 2, 8.0), usage.hours)
+    hours = [most * point / (_POINTS - 1) for point in range(_POINTS)]
     for queues in sorted({*_CURVES, usage.backlog_queues}):
         points = [replace(usage, outage_hours=at, backlog_queues=queues) for at in hours]
         axes.plot(
@@ -73,7 +65,7 @@ def _by_outage(axes: Axes, usage: Usage, prices: PriceList) -> None:
 
 
 def _by_queues(axes: Axes, usage: Usage, prices: PriceList) -> None:
-    queues = queues_shown(usage)
+    queues = sorted({*_QUEUES, usage.backlog_queues})
     for hours in sorted({0.0, usage.outage_hours}):
         points = [replace(usage, outage_hours=hours, backlog_queues=count) for count in queues]
         axes.plot(queues, _operations(points, prices), marker=".", label=f"{hours:g} h of outage")

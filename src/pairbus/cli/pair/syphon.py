@@ -37,7 +37,7 @@ from pairbus.cli.pair.targets import (
 from pairbus.cli.shared_options import AS_JSON, flag, flatten_options, option, option_group
 from pairbus.cli.signals import graceful_stop
 from pairbus.cli.target import Target, why_unreachable
-from pairbus.errors import MissingExtra, NamespaceError, UsageError, requires_extra
+from pairbus.errors import MissingExtra, NamespaceError, UsageError
 from pairbus.spark.session import check_session, require_spark, syphon_session
 from pairbus.syphon.discovery import ListedQueues, backlog_queues, namespace_of
 from pairbus.syphon.job import Job
@@ -171,8 +171,7 @@ def _run(
 ) -> None:
     ledger = None
     if job_options.ledger is not None:
-        with requires_extra("--ledger", "spark"):
-            from pairbus.syphon.ledger import ParquetLedger
+        from pairbus.syphon.ledger import ParquetLedger  # loads pyarrow
 
         ledger = ParquetLedger(job_options.ledger, messages=job_options.ledger_messages)
     primaries = targets.names
