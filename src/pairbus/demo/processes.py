@@ -70,6 +70,10 @@ class ChildProcess:
         """`first_line` is the first line of its stdin, which then stays open."""
         guard = shutil.which("setpriv")
         prefix = [guard, "--pdeathsig", "KILL"] if guard else []
+        # Without the user's settings for other brokers and syphons.
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")
+        }
         process = subprocess.Popen(
             [*prefix, sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL if first_line is None else subprocess.PIPE,
@@ -78,7 +82,7 @@ class ChildProcess:
             text=True,
             errors="replace",
             cwd=self.folder,
-            env={**_environment(), **(variables or {})},
+            env={**environment, **(variables or {})},
             start_new_session=True,
         )
         self._process = process
@@ -132,11 +136,6 @@ class ChildProcess:
         if process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, without the user's settings for other brokers and syphons."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")}
 
 
 def _read(stream: Any, on_line: Callable[[str], None]) -> None:

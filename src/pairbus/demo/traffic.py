@@ -88,7 +88,8 @@ class WorkerThreads:
     def stop(self) -> None:
         self.stopping.set()
 
-    def join(self) -> None:
+    def close(self) -> None:
+        self.stop()
         deadline = time.monotonic() + END_SECONDS_MAX
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -157,8 +158,7 @@ class Senders(WorkerThreads):
             self.work(f"send-{entity}", self._send, entity, number)
 
     def close(self) -> None:
-        self.stop()
-        self.join()
+        super().close()
         with suppress(Exception):  # the other side may be gone
             self._resources.close()
 
@@ -220,10 +220,6 @@ class Receivers(WorkerThreads):
         for place in places:
             self.work(f"receive-{place}", self._receive, primary, place)
 
-    def close(self) -> None:
-        self.stop()
-        self.join()
-
     def _receive(self, primary: str, place: str) -> None:
         seen: set[int] = set()
         while not self.stopping.is_set():
@@ -279,10 +275,6 @@ class MessageCounter(WorkerThreads):
 
     def start(self, primary: str, secondary: str, ca_files: tuple[Path, Path]) -> None:
         self.work("count", self._count, (primary, secondary), ca_files)
-
-    def close(self) -> None:
-        self.stop()
-        self.join()
 
     def _count(self, texts: tuple[str, str], ca_files: tuple[Path, Path]) -> None:
         with ExitStack() as stack:

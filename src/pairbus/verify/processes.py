@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -87,20 +88,6 @@ class WorkerProcess(ChildProcess):
         self.spawn([], module="pairbus.verify.worker", first_line=line)
 
 
-class PairSyphon(SyphonProcess):
-    """A syphon that can be started again."""
-
-    def __init__(self, folder: Path, pair: Pair) -> None:
-        super().__init__(folder, pair.primary_name)
-        self._pair = pair
-
-    def start_again(self) -> None:
-        pair = self._pair
-        self.start(
-            pair.primary, pair.secondary, ca_files=(pair.primary_ca_file, pair.secondary_ca_file)
-        )
-
-
 class RunProcesses:
     """Is what a nemesis works on. Without local brokers there are no links."""
 
@@ -108,7 +95,11 @@ class RunProcesses:
         self._folder = folder
         self._local = local
         self._pair: Pair | None = None
-        self.processes: dict[str, ChildProcess] = {} if local is None else {**local.brokers}
+        brokers = {} if local is None else local.brokers
+        self.processes: dict[str, ChildProcess] = {**brokers}
+        self._starts: dict[str, Callable[[], None]] = {
+            name: broker.start for name, broker in brokers.items()
+        }
         self.links: Mapping[str, CuttableLink] = {} if local is None else local.links
         self._ended_at: dict[str, float] = {}
         self.restarts: list[str] = []
@@ -122,14 +113,20 @@ class RunProcesses:
         return self._pair if self._local is None else self._local.through_links(self._pair, client)
 
     def start_syphon(self) -> None:
-        self.processes["syphon"] = PairSyphon(self._folder, self.pair_of("syphon"))
+        pair = self.pair_of("syphon")
+        syphon = SyphonProcess(self._folder, pair.primary_name)
+        ca_files = pair.primary_ca_file, pair.secondary_ca_file
+        self.processes["syphon"] = syphon
+        self._starts["syphon"] = partial(
+            syphon.start, pair.primary, pair.secondary, ca_files=ca_files
+        )
         self.restart("syphon")
 
-    def start_worker(self, assignment: Assignment) -> WorkerProcess:
+    def start_worker(self, assignment: Assignment) -> None:
         worker = WorkerProcess(self._folder, assignment)
         self.processes[worker.name] = worker
-        worker.start()
-        return worker
+        self._starts[worker.name] = worker.start
+        self.restart(worker.name)
 
     def workers(self, role: str) -> list[WorkerProcess]:
         return [
@@ -139,12 +136,7 @@ class RunProcesses:
         ]
 
     def restart(self, name: str) -> None:
-        process = self.processes[name]
-        assert isinstance(process, BrokerProcess | WorkerProcess | PairSyphon)
-        if isinstance(process, PairSyphon):
-            process.start_again()
-        else:
-            process.start()
+        self._starts[name]()
 
     def fault_client(self, broker: str) -> FaultClient:
         assert self._local is not None
@@ -167,7 +159,7 @@ class RunProcesses:
             may_recover = isinstance(process, BrokerProcess) and any(
                 reason in message for reason in _PASSING_REASONS
             )
-            is_syphon = isinstance(process, PairSyphon) and self._local is not None
+            is_syphon = name == "syphon" and self._local is not None
             if not may_recover and not is_syphon:
                 raise NamespaceError(f"the run cannot continue: {message}")
             now = time.monotonic()

@@ -98,12 +98,8 @@ def to_json(result: RunResult, **settings: Any) -> dict[str, Any]:
 
 def faults_by_kind(faults: Iterable[PlannedFault]) -> dict[str, int]:
     """Kills, stops and the like by their targets, too."""
-    names = [_numberless(f"{each.kind} {each.target}") for each in faults]
+    names = [f"{each.kind} {each.target}".rstrip(" 0123456789") for each in faults]
     return dict(sorted(Counter(names).items()))
-
-
-def _numberless(name: str) -> str:
-    return name.rstrip(" 0123456789")
 
 
 # -- the page ----------------------------------------------------------------------------------
