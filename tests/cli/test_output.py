@@ -92,6 +92,16 @@ def test_a_table_for_a_program_is_what_rich_would_print_with_enough_room(
     assert capsys.readouterr().out.splitlines() == lines
 
 
+def test_a_row_is_one_line_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    table = make_table("name", "note")
+    table.add_row("orders", "first line\nsecond line")
+
+    print_table(table, "and a text")
+
+    lines = ["name    note", "orders  first line second line", "and a text"]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
 def test_a_table_of_20_000_rows_is_printed_without_rich(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ rich is imported by the first function that needs it, so that `--help` does not 
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import sys
@@ -18,10 +17,8 @@ from typing import TYPE_CHECKING, Final
 from pairbus.errors import OutputError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.table import Table
 
-_WIDTH_MAX: Final = 10_000
 _NARROW_WIDTH: Final = 120
 _KIB: Final = 1024
 
@@ -79,49 +76,38 @@ def is_narrow_terminal() -> bool:
     return console.is_terminal and console.width < _NARROW_WIDTH
 
 
-def print_table(table: RenderableType) -> None:
+def print_table(*parts: Table | str) -> None:
+    """Tables of `make_table`, and lines of text between them."""
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(markup=False, highlight=False, emoji=False)
     if console.is_terminal:
-        console.print(table)
+        for part in parts:
+            console.print(part)
         return
-    # A program reads it, so lines are neither wrapped nor padded.
-    if isinstance(table, Table) and (lines := _plain_lines(table)) is not None:
-        for line in lines:
+    for part in parts:
+        for line in [part] if isinstance(part, str) else _plain_lines(part):
             print(line)
-        return
-    page = io.StringIO()
-    Console(file=page, width=_WIDTH_MAX, markup=False, highlight=False, emoji=False).print(table)
-    for line in page.getvalue().splitlines():
-        print(line.rstrip())
 
 
-def _plain_lines(table: Table) -> list[str] | None:
-    """What rich would print if there were room for everything, for 20,000 rows in a moment. None:
-    it would print something else.
+def _plain_lines(table: Table) -> Iterator[str]:
+    """For a program that reads them: each row is a line, neither wrapped nor padded.
+
+    rich could print that, too, but not 20,000 rows in a moment.
     """
     from rich.cells import cell_len
-    from rich.text import Text
 
-    if table.box is not None or table.pad_edge or table.title or table.caption:
-        return None
     padded: list[list[str]] = []
     for column in table.columns:
         content = [*([column.header] if table.show_header else []), *column.cells]
-        if not all(isinstance(cell, str | Text) for cell in content):
-            return None
-        cells = [str(cell) for cell in content]
-        if any("\n" in cell for cell in cells):
-            return None
+        cells = [" ".join(str(cell).splitlines()) for cell in content]
         lengths = [cell_len(cell) for cell in cells]
         width = max([column.min_width or 0, *lengths])
         gaps = [" " * (width - length) for length in lengths]
         is_right = column.justify == "right"
         pairs = zip(cells, gaps, strict=True)
         padded.append([gap + cell if is_right else cell + gap for cell, gap in pairs])
-    return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
+    return ("  ".join(row).rstrip() for row in zip(*padded, strict=True))
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from pairbus.cli.pair.status_sources import (
 )
 from pairbus.cli.pair.status_view import PairSnapshot, Process, to_json, to_tables
 from pairbus.cli.pair.targets import SECONDARY, ObservedPair, ObserveOptions, observe, parse_pair
-from pairbus.cli.parse import parse_positive_duration
+from pairbus.cli.parse import parse_timeout
 from pairbus.cli.shared_options import AS_JSON, flatten_options, option
 from pairbus.cli.target import Target
 from pairbus.cli.watch import WatchOptions
@@ -39,8 +39,6 @@ from pairbus.errors import NamespaceError
 _RATE_SECONDS_MAX: Final = 6.0
 """How long to wait for two rounds of a syphon, which take about two seconds each."""
 _RATE_STEP_SECONDS: Final = 0.25
-_TIMEOUT_SECONDS_MAX: Final = 86_400.0
-"""A socket waits for 24 days at most."""
 _FAILED: Final = 1
 
 
@@ -79,8 +77,7 @@ def status(
       pairbus status --json
     """
     observed = observe(parse_pair(pair), pair)
-    seconds = min(parse_positive_duration(timeout, "--timeout"), _TIMEOUT_SECONDS_MAX)
-    ask = partial(_ask, peek=peek, seconds=seconds)
+    ask = partial(_ask, peek=peek, seconds=parse_timeout(timeout))
     if (interval := watching.parse()) is not None:
         _watch(partial(ask, observed), interval, as_json=as_json)
     found = ask(observed)
@@ -91,7 +88,7 @@ def status(
     if as_json:
         print_json(to_json(found))
     else:
-        print_table(to_tables(found))
+        print_table(*to_tables(found))
     if not found.is_ok:
         raise typer.Exit(_FAILED)
 
@@ -178,7 +175,11 @@ def call_in_parallel(calls: dict[str, Callable[[], Any]], *, seconds: float) -> 
 
 
 def _read_process(url: str, seconds: float) -> Process:
-    return Process(url=url, metrics=read_metrics(scrape(url, seconds=seconds)))
+    samples = scrape(url, seconds=seconds)
+    try:
+        return Process(url=url, metrics=read_metrics(samples))
+    except (ValueError, OverflowError) as error:  # it counts NaN or infinitely many messages
+        raise NamespaceError(f"one of its metrics is not a number: {error}") from error
 
 
 def _namespace(role: str, target: Target, answer: Any) -> NamespaceState:
@@ -252,20 +253,20 @@ def _watch(ask: Callable[[], PairSnapshot], interval: float, *, as_json: bool) -
 
 @contextmanager
 def _screen(*, as_json: bool) -> Iterator[Callable[[PairSnapshot], None]]:
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
 
-    console = Console(markup=False, highlight=False)
+    console = Console(markup=False, highlight=False, emoji=False)
     if as_json:
         yield lambda status: print_json_line({"event": "status", **to_json(status)})
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            yield lambda status: live.update(to_tables(status), refresh=True)
+            yield lambda status: live.update(Group(*to_tables(status)), refresh=True)
     else:
         yield _print_and_flush
 
 
 def _print_and_flush(status: PairSnapshot) -> None:
-    print_table(to_tables(status))
+    print_table(*to_tables(status))
     print()
     sys.stdout.flush()

@@ -13,9 +13,7 @@ from pairbus.cli.pair.targets import SECONDARY
 from pairbus.json_style import utc_text
 
 if TYPE_CHECKING:
-    from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,27 +150,22 @@ def _backlog_json(status: PairSnapshot) -> dict[str, Any] | None:
 # -- for people ---------------------------------------------------------------------------------
 
 
-def to_tables(status: PairSnapshot) -> Group:
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[Table | Text] = []
+def to_tables(status: PairSnapshot) -> list[Table | str]:
+    """Tables, and lines of text."""
+    parts: list[Table | str] = []
     if status.namespaces:
         parts.append(_namespaces(status))
         rights = {one.role: one.checked for one in status.namespaces if one.checked is not None}
-        parts += map(Text, unproven(rights))
+        parts += unproven(rights)
         for role in ("primary", SECONDARY):
             if not any(one.role.startswith(role) for one in status.namespaces):
                 parts.append(
-                    Text(
-                        f"The {role} is not given: put its connection string or host name into "
-                        f"PAIRBUS_{role.upper()}, or give it with --{role}."
-                    )
+                    f"The {role} is not given: put its connection string or host name into "
+                    f"PAIRBUS_{role.upper()}, or give it with --{role}."
                 )
     if status.has_secondary:
-        parts += [Text(), *_backlog(status)]
-    parts += [Text(), *_processes(status)]
-    return Group(*parts)
+        parts += ["", *_backlog(status)]
+    return [*parts, "", *_processes(status)]
 
 
 def _namespaces(status: PairSnapshot) -> Table:
@@ -185,16 +178,14 @@ def _namespaces(status: PairSnapshot) -> Table:
     return table
 
 
-def _backlog(status: PairSnapshot) -> list[Table | Text]:
-    from rich.text import Text
-
+def _backlog(status: PairSnapshot) -> list[Table | str]:
     if status.backlog is None:
-        return [Text(f"The backlog is unknown: {status.backlog_error}")]
+        return [f"The backlog is unknown: {status.backlog_error}"]
     others = ", ".join(sorted(status.backlog.others))
-    more = [Text(f"Backlog queues of other primaries: {others} (see --primary-name)")]
+    more = [f"Backlog queues of other primaries: {others} (see --primary-name)"]
     more = more if others else []
     if not status.backlog.queues:
-        return [Text("There are no backlog queues."), *more]
+        return ["There are no backlog queues.", *more]
     table = make_table("backlog queue", "destinations", right=("waiting", "dead letters", "oldest"))
     for one in status.backlog.queues:
         oldest = "-" if one.oldest_seconds is None else format_duration(one.oldest_seconds)
@@ -216,21 +207,17 @@ def _destinations(one: BacklogState) -> str:
     return f"{text} (of the first {one.peeked:,})" if is_part else text
 
 
-def _processes(status: PairSnapshot) -> list[Table | Text]:
-    from rich.text import Text
-
-    errors = [Text(f"{one.url}: {one.error}") for one in status.processes if one.error]
+def _processes(status: PairSnapshot) -> list[Table | str]:
+    errors = [f"{one.url}: {one.error}" for one in status.processes if one.error]
     if not status.has_metrics:
         hint = "" if errors else ": see --metrics"
-        return [Text(f"Failed-over entities and the syphon's rate are unknown{hint}."), *errors]
+        return [f"Failed-over entities and the syphon's rate are unknown{hint}.", *errors]
     return [*_clients(status.metrics), *_syphon(status), *errors]
 
 
-def _clients(metrics: ProcessMetrics) -> list[Table | Text]:
-    from rich.text import Text
-
+def _clients(metrics: ProcessMetrics) -> list[Table | str]:
     if not metrics.has_clients:
-        return [Text("Failed-over entities are unknown: no client publishes metrics.")]
+        return ["Failed-over entities are unknown: no client publishes metrics."]
     if metrics.failed_over or metrics.withdrawn:
         table = make_table("failed over", "primary", right=("clients",))
         for (namespace, entity), clients in sorted(metrics.failed_over.items()):
@@ -239,30 +226,24 @@ def _clients(metrics: ProcessMetrics) -> list[Table | Text]:
             table.add_row(f"{queue} (out of the rotation)", namespace, str(clients))
         return [table, *_sends(metrics)]
     who = "1 client" if metrics.pairings == 1 else f"{metrics.pairings} clients"
-    return [Text(f"No entity is failed over, according to {who}."), *_sends(metrics)]
+    return [f"No entity is failed over, according to {who}.", *_sends(metrics)]
 
 
-def _sends(metrics: ProcessMetrics) -> list[Text]:
-    from rich.text import Text
-
+def _sends(metrics: ProcessMetrics) -> list[str]:
     if metrics.sent is None:
         return []
-    return [Text(f"Clients: {metrics.sent:,} sent to the primary, {metrics.diverted:,} diverted.")]
+    return [f"Clients: {metrics.sent:,} sent to the primary, {metrics.diverted:,} diverted."]
 
 
-def _syphon(status: PairSnapshot) -> list[Table | Text]:
-    from rich.text import Text
-
+def _syphon(status: PairSnapshot) -> list[str]:
     metrics = status.metrics
     if metrics.brought_home is None:
-        texts = [Text("No syphon publishes metrics.")]
+        texts = ["No syphon publishes metrics."]
     else:
         rate = "" if status.rate is None else f", {status.rate:,.1f} per second"
         left = "" if status.left is None else f", {status.left:,} left"
-        texts = [Text(f"Syphon: {metrics.brought_home:,} brought home{rate}{left}.")]
+        texts = [f"Syphon: {metrics.brought_home:,} brought home{rate}{left}."]
     if metrics.refusing:
         names = sorted("/".join(filter(None, key)) for key in metrics.refusing)
-        texts.append(
-            Text(escape_control(f"The syphon waits for these destinations: {', '.join(names)}"))
-        )
-    return list(texts)
+        texts.append(escape_control(f"The syphon waits for these destinations: {', '.join(names)}"))
+    return texts
