@@ -18,6 +18,7 @@ import typer
 import typer.main
 
 from pairbus.cli.loading import INTERRUPTED, interrupt_ends_process
+from pairbus.cli.output import did_you_mean
 from pairbus.cli.shared_options import CommandApp, CommandGroup, flag, is_on_command_line
 from pairbus.errors import (
     ConfigError,
@@ -252,6 +253,8 @@ def usage_text(error: typer.TyperException) -> str:
         if fault["type"] == "value_error":
             return f"{name} {str(fault['ctx']['error']).rstrip('.')}"
     text = error.format_message().rstrip(".")
+    if options := getattr(error, "possibilities", None):  # also some that are hardly like it
+        text = f"{error.message}{did_you_mean(getattr(error, 'option_name', ''), options)}"
     return text if text.endswith("?") else f"{text}; see --help"
 
 

@@ -59,12 +59,13 @@ def test_a_table_describes_bodies_that_are_not_text() -> None:
     assert third.endswith("(it is broken)")
 
 
-def test_a_narrow_table_does_not_break_an_id() -> None:
+def test_a_narrow_table_breaks_neither_an_id_nor_a_state() -> None:
     message_id = "eec3b2a5-c9e6-4b2b-a5c3-4729ee2067ed"
     form = {
         "sequenceNumber": 1200,
         "messageId": message_id,
         "enqueuedTime": "2026-11-17T06:36:11.928Z",
+        "state": "scheduled",
         "subject": "order-created",
         "sessionId": "customer-17",
         "body": '{"order": 17, "customer": "Ann", "boxes": 5}',
@@ -73,5 +74,5 @@ def test_a_narrow_table_does_not_break_an_id() -> None:
     table = message_table([form], is_narrow=True)
     Console(file=out, width=80, markup=False, highlight=False).print(table)
 
-    assert f"1200      {message_id}  " in out.getvalue()
-    assert "          2026-11-17T06:36:11.928Z  " in out.getvalue()
+    assert f"1200      scheduled  {message_id}  " in out.getvalue()
+    assert "                     2026-11-17T06:36:11.928Z  " in out.getvalue()

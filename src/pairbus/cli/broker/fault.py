@@ -38,6 +38,7 @@ _DURATIONS: Final = {
 }
 """Options that are durations, and the settings that they stand for."""
 _OPTIONS: Final = {setting: name for name, setting in _DURATIONS.items()}
+_NO_FAULTS: Final = "no faults are active or planned"
 _OTHER_COLUMNS: Final = frozenset(
     ("id", "kind", "entity", "state", "startsAt", "endsAt", "hits", "seconds", "seed")
 )
@@ -202,16 +203,17 @@ def clear(
       pairbus fault clear 3 4
     """
     client = FaultClient(connection.target)
-    if not numbers:
-        client.clear_all()
     for number in numbers or ():
         client.clear(number)
         if not as_json:
             print(f"fault {number} cleared")
+    if not numbers:
+        text = "all faults cleared" if client.all() else _NO_FAULTS
+        client.clear_all()
+        if not as_json:
+            print(text)
     if as_json:
         print_json({"cleared": numbers or "all"})
-    elif not numbers:
-        print("all faults cleared")
 
 
 # -- checks -------------------------------------------------------------------------------------
@@ -294,7 +296,7 @@ def _print_faults(faults: list[dict[str, Any]], *, as_json: bool) -> None:
             _settings_text(fault),
             f"{fault['hits']:,}",
         )
-    print_rows(table, if_empty="no faults are active or planned")
+    print_rows(table, if_empty=_NO_FAULTS)
 
 
 def _summary(fault: Mapping[str, Any]) -> str:

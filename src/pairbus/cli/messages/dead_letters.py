@@ -328,8 +328,8 @@ def _print_result(
         )
     if left:
         others = format_count(result.held, "other dead letter")
-        behind = f", they are behind {others}" if result.held else ""
+        behind = f", behind {others}" if result.held else ""
         raise NamespaceError(
-            f"{format_count(left)} {was_or_were(left)} not {what}: another receiver has locked "
-            f"them{behind}, or they no longer exist"
+            f"{format_count(left)} {was_or_were(left)} not {what}: locked by another receiver"
+            f"{behind}, or gone"
         )

@@ -12,7 +12,12 @@ from pairbus.cli.entity_path import EntityPath, SubQueue, parse_entity_path
 from pairbus.cli.message_client import connect, explain_errors, peek_messages
 from pairbus.cli.messages.filter import WHERE, Filter, FilterOptions
 from pairbus.cli.messages.message_json import MessageJson, to_json_if_readable
-from pairbus.cli.messages.table import message_table, print_message, print_messages
+from pairbus.cli.messages.table import (
+    message_table,
+    print_message,
+    print_messages,
+    print_no_messages,
+)
 from pairbus.cli.output import is_narrow_terminal, print_more_note, print_table
 from pairbus.cli.shared_options import (
     AS_JSON,
@@ -81,20 +86,24 @@ def peek(
     is_limited = count is None and interval is None
     limit = _COUNT + 1 if is_limited else count
     messages = _peek(target, path, filter, start=from_, count=limit, interval=interval)
+    is_filtered = bool(from_) or not filter.matches_everything
     if as_json or whole:
+        found = False
         for message in islice(messages, _COUNT if is_limited else None):
+            found = True
             print_message(message, as_json=as_json)
             if interval is not None:
                 sys.stdout.flush()
+        if not found and not as_json:
+            print_no_messages(target, path, is_filtered=is_filtered)
         is_more = is_limited and next(messages, None) is not None
     elif interval is not None:
         _print_rows(messages, are_dead_letters=path.sub_queue is not None)
         return
     else:
-        found = list(messages)
-        is_more = is_limited and len(found) > _COUNT
-        is_filtered = bool(from_) or not filter.matches_everything
-        print_messages(found[:_COUNT] if is_more else found, target, path, is_filtered=is_filtered)
+        rows = list(messages)
+        is_more = is_limited and len(rows) > _COUNT
+        print_messages(rows[:_COUNT] if is_more else rows, target, path, is_filtered=is_filtered)
     if is_more:
         print_more_note(_COUNT)
 

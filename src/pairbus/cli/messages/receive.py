@@ -7,7 +7,6 @@ settled are released.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -15,7 +14,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import count as counting
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -79,7 +78,9 @@ class SessionOptions:
 class AmountOptions:
     """How many messages, and how long to wait for them."""
 
-    count: int | None = option("N", "Maximum number of messages (default: 1).", min=1)
+    count: int | None = option(
+        "N", "Maximum number of messages (default: 1; with --watch, no limit).", min=1
+    )
     is_all: bool = flag("Receive until no message arrives within --wait.", "--all")
     watch: bool = flag("Keep receiving until Ctrl-C, or until --count messages.", "--watch")
     wait: str | None = option("DURATION", "How long to wait for the next message (default: 5s).")
@@ -349,16 +350,16 @@ def _write_files(folder: Path, messages: list[MessageJson]) -> None:
 
 
 def _write_file(folder: Path, message: MessageJson) -> None:
-    """Named by the sequence number. Never overwrites a file."""
+    """Named by the sequence number. Never overwrites a file, and leaves no half of one."""
     number = re.sub(r"\W", "_", str(message.get("sequenceNumber")))
     for attempt in counting(1):
-        name = f"{number}.json" if attempt == 1 else f"{number}.{attempt}.json"
-        try:
-            with (folder / name).open("x", encoding="utf-8") as file:
-                json.dump(message, file, ensure_ascii=False, indent=2)
-                file.write("\n")
+        path = folder / (f"{number}.json" if attempt == 1 else f"{number}.{attempt}.json")
+        with suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
+            try:
+                file.write(f"{json_text(message, indent=2)}\n")
                 file.flush()
                 os.fsync(file.fileno())
+            except BaseException:
+                path.unlink()
+                raise
             return
-        except FileExistsError:
-            continue

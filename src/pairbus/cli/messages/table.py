@@ -78,16 +78,20 @@ def _body(message: MessageJson) -> str:
     return str(message.get("body", ""))
 
 
+def print_no_messages(target: Target, path: EntityPath, *, is_filtered: bool) -> None:
+    """Raises NamespaceError if there are none because `path` is a topic."""
+    if note := topic_note(target, path):
+        raise NamespaceError(note)
+    which = "matching messages" if is_filtered else "messages"
+    print(f"no {which} in {path.description}", file=sys.stderr)
+
+
 def print_messages(
     messages: list[MessageJson], target: Target, path: EntityPath, *, is_filtered: bool
 ) -> None:
-    """Print a table, or a line on stderr if there are no messages. Raise NamespaceError if there
-    are none because `path` is a topic."""
+    """As a table, or as a line on stderr if there are none. Raises NamespaceError."""
     if not messages:
-        if note := topic_note(target, path):
-            raise NamespaceError(note)
-        which = "matching messages" if is_filtered else "messages"
-        print(f"no {which} in {path.description}", file=sys.stderr)
+        print_no_messages(target, path, is_filtered=is_filtered)
         return
     are_dead_letters = path.sub_queue is not None
     is_narrow = is_narrow_terminal()
@@ -111,7 +115,8 @@ def message_table(
     if is_narrow:
         columns = ["sequence", *(["state"] * has_states), "message id, enqueued"]
     table = make_table(*columns, "subject", own, "body")
-    table.columns[len(columns) - 1].no_wrap = True
+    for column in table.columns[: len(columns)]:
+        column.no_wrap = True
     for message in messages:
         keys = ("messageId", "subject", own_key)
         message_id, *texts = (escape_control(str(message.get(key) or "-")) for key in keys)
