@@ -23,13 +23,12 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient as PlainClient
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiver, ServiceBusSubQueue
-from azure.servicebus.management import ServiceBusAdministrationClient
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 from prometheus_client import CollectorRegistry, start_http_server
 
-from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 from pairbus.broker import Broker
 from pairbus.telemetry.prometheus import PrometheusObserver
+from tests.cost.pair import paired
 
 START_SECONDS_MAX = 60.0
 
@@ -40,25 +39,17 @@ class Pair:
     def __init__(self, resources: ExitStack, *, backlog_queues: int = 1) -> None:
         self.east = resources.enter_context(Broker(queues=["orders", "payments", "letters"]))
         self.west = resources.enter_context(Broker())
-        client = ServiceBusClient.from_connection_string(self.east.connection_string, retry_total=0)
-        partner = PlainClient.from_connection_string(self.west.connection_string)
-        manager = ServiceBusAdministrationClient.from_connection_string(
-            self.west.connection_string, connection_verify=str(self.west.ca_file)
-        )
         registry = CollectorRegistry()
         server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
         resources.callback(thread.join)
         resources.callback(server.server_close)
         resources.callback(server.shutdown)
         self.metrics = f"http://127.0.0.1:{server.server_port}/metrics"
-        for each in (manager, partner, client):
-            resources.enter_context(each)
-        client.pair_namespace(
-            SendAvailabilityPairedNamespaceOptions(
-                manager,
-                partner,
+        client = resources.enter_context(
+            paired(
+                self.east,
+                self.west,
                 backlog_queue_count=backlog_queues,
-                failover_interval=timedelta(0),
                 ping_primary_interval=timedelta(seconds=1),
                 primary_namespace_name="east",
                 observers=[PrometheusObserver(registry)],
@@ -68,8 +59,9 @@ class Pair:
             queue: resources.enter_context(client.get_queue_sender(queue))
             for queue in ("orders", "payments")
         }
-        plain = resources.enter_context(
-            PlainClient.from_connection_string(self.east.connection_string)
+        plain, partner = (
+            resources.enter_context(PlainClient.from_connection_string(one.connection_string))
+            for one in (self.east, self.west)
         )
         self._letters = plain.get_queue_sender("letters")
         self._receiver = plain.get_queue_receiver("letters")

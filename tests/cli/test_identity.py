@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +15,7 @@ from pairbus.broker import Broker, NamespaceOptions, QueueDescription
 from pairbus.fast.identity import VARIABLE
 from pairbus.testing import LocalCredential
 from tests.cli.conftest import Run
+from tests.cli.process import finished
 from tests.fast.credentials import LOG
 
 CREDENTIALS = "tests.fast.credentials"
@@ -223,21 +221,16 @@ class ManagedIdentityRequest(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_by_default_the_identity_of_the_machine_logs_in(host: str) -> None:
+def test_by_default_the_identity_of_the_machine_logs_in(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """azure-identity itself, in a process of its own, without any setting of ours."""
     with ManagedIdentity() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        done = subprocess.run(
-            [sys.executable, "-m", "pairbus", "send", "orders", "hello"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={
-                **{name: text for name, text in os.environ.items() if name != VARIABLE},
-                "IDENTITY_ENDPOINT": f"http://127.0.0.1:{server.server_port}/token",
-                "IDENTITY_HEADER": "h",
-            },
-        )
+        monkeypatch.setenv("IDENTITY_ENDPOINT", f"http://127.0.0.1:{server.server_port}/token")
+        monkeypatch.setenv("IDENTITY_HEADER", "h")
+        monkeypatch.delenv(VARIABLE)
+        done = finished("send", "orders", "hello")
         server.shutdown()
     assert (done.returncode, done.stderr) == (0, "")
     assert server.resources == ["https://servicebus.azure.net/"]

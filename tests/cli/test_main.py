@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import typer.main
 from pairbus.broker import Broker
 from pairbus.cli import main as cli
 from tests.cli.conftest import Done, Run
+from tests.cli.process import SECONDS, finished_after, in_shell, started
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text("utf-8")
 PRIMARY = "Endpoint=sb://a;SharedAccessKeyName=p;SharedAccessKey=k"
@@ -109,17 +107,11 @@ def test_the_list_of_commands_has_the_first_sentence_of_each_help(pairbus: Run, 
 )
 def test_only_the_command_that_is_used_is_loaded(words: tuple[str, ...]) -> None:
     """Also nothing that takes long to import: the SDK, rich's tables, the grammar of rules."""
-    code = (
-        f"import sys; sys.argv = ['pairbus', *{words!r}]\n"
-        "from pairbus.__main__ import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "print([n for n in ('azure', 'rich.table', 'lark', 'pairbus.demo', 'pairbus.cli.pair',"
-        " 'pairbus.cli.entities.commands') if n in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    names = ("azure", "rich.table", "lark", "pairbus.demo", "pairbus.cli.pair")
+    names += ("pairbus.cli.entities.commands",)
+    code = f"import atexit; atexit.register(lambda: print({{*{names!r}}} & {{*sys.modules}}))"
 
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert finished_after(code, *words).stdout.splitlines()[-1] == "set()"
 
 
 def test_without_a_command_the_help_is_printed_and_the_version_on_request(pairbus: Run) -> None:
@@ -147,6 +139,11 @@ def test_a_mistyped_command_gets_a_suggestion(pairbus: Run) -> None:
         (["broker", "--sku", "foo"], "--sku 'foo' is not one of 'standard', 'premium'"),
         (["send"], "Missing argument 'ENTITY'; see --help"),
         (["send", "--nonsense"], "No such option: --nonsense; see --help"),
+        (["send", "q", "--jsn"], "No such option: --jsn; did you mean '--json'?"),
+        (
+            ["receive", "q", "--sessions"],
+            "No such option: --sessions; did you mean '--session-id'?",
+        ),
     ],
 )
 def test_a_wrong_value_is_reported_with_its_option(
@@ -181,15 +178,12 @@ def test_a_wrong_value_of_a_variable_is_reported_with_the_variable(
 )
 def test_ctrl_c_while_modules_are_loaded_is_not_a_traceback(module: str, words: list[str]) -> None:
     code = (
-        f"import sys; sys.argv = ['pairbus', *{words!r}]\n"
         "class CtrlC:\n"
         "    def find_spec(self, name, *_):\n"
         f"        if name == {module!r}: raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, CtrlC())\n"
-        "from pairbus.__main__ import main\n"
-        "main()"
+        "sys.meta_path.insert(0, CtrlC())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = finished_after(code, *words)
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
@@ -204,26 +198,19 @@ def test_ctrl_c_while_modules_are_loaded_is_not_a_traceback(module: str, words: 
     ],
 )
 def test_ctrl_c_ends_a_command_even_if_a_library_swallows_it_while_it_is_loaded(
-    module: str, words: list[str]
+    monkeypatch: pytest.MonkeyPatch, module: str, words: list[str]
 ) -> None:
+    monkeypatch.setenv("PAIRBUS_PRIMARY", PRIMARY)
     code = (
-        f"import signal, sys; sys.argv = ['pairbus', *{words!r}]\n"
+        "import signal\n"
         "class CtrlC:\n"
         "    def find_spec(self, name, *_):\n"
         "        try:\n"
         f"            if name == {module!r}: signal.raise_signal(signal.SIGINT)\n"
         "        except BaseException: pass\n"
-        "sys.meta_path.insert(0, CtrlC())\n"
-        "from pairbus.__main__ import main\n"
-        "main()"
+        "sys.meta_path.insert(0, CtrlC())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | {"PAIRBUS_PRIMARY": PRIMARY},
-    )
+    done = finished_after(code, *words)
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
@@ -243,21 +230,12 @@ def test_ctrl_c_ends_a_command_even_if_a_library_swallows_it_while_it_is_loaded(
     ],
 )  # fmt: skip
 def test_a_missing_package_is_one_line_that_says_what_to_install(
-    package: str, words: list[str], text: str
+    monkeypatch: pytest.MonkeyPatch, package: str, words: list[str], text: str
 ) -> None:
-    code = (
-        f"import sys; sys.modules[{package!r}] = None; sys.argv = ['pairbus', *{words!r}]\n"
-        "from pairbus.__main__ import main\n"
-        "main()"
-    )
-    environment = os.environ | {"PAIRBUS_PRIMARY": PRIMARY, "PAIRBUS_SECONDARY": SECONDARY}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment,
-    )
+    monkeypatch.setenv("PAIRBUS_PRIMARY", PRIMARY)
+    monkeypatch.setenv("PAIRBUS_SECONDARY", SECONDARY)
+
+    done = finished_after(f"sys.modules[{package!r}] = None", *words)
 
     assert (done.stdout, done.stderr.count("\n")) == ("", 1), done.stderr
     assert text in done.stderr
@@ -265,13 +243,8 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
 
 @pytest.mark.parametrize("command", ["report", "cost", "status", "syphon"])
 def test_help_needs_neither_pyarrow_nor_spark(command: str) -> None:
-    code = (
-        "import sys; sys.modules['pyarrow'] = sys.modules['pyspark'] = None\n"
-        f"sys.argv = ['pairbus', {command!r}, '--help']\n"
-        "from pairbus.__main__ import main\n"
-        "main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    missing = "sys.modules['pyarrow'] = sys.modules['pyspark'] = None"
+    done = finished_after(missing, command, "--help")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"Usage: pairbus {command} ")
@@ -287,20 +260,15 @@ def test_help_needs_neither_pyarrow_nor_spark(command: str) -> None:
         ["broker", "--memory", "--log-level", "error"],
     ],
 )
-def test_a_full_disk_behind_stdout_is_one_line(broker: Broker, words: list[str]) -> None:
-    environment = os.environ | {"PAIRBUS_PRIMARY": broker.connection_string}
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "pairbus", *words],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            env=environment,
-        )
+def test_a_full_disk_behind_stdout_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker, words: list[str]
+) -> None:
+    monkeypatch.setenv("PAIRBUS_PRIMARY", broker.connection_string)
+    with open("/dev/full", "w") as full, started(*words, stdout=full) as process:
+        _, err = process.communicate(timeout=SECONDS)
 
-    assert done.stderr == "pairbus: cannot write to stdout: No space left on device\n"
-    assert done.returncode == 1
+    assert err == "pairbus: cannot write to stdout: No space left on device\n"
+    assert process.returncode == 1
 
 
 @pytest.mark.parametrize(
@@ -317,12 +285,7 @@ def test_a_closed_stream_is_one_line_and_loses_nothing(
 ) -> None:
     pairbus("send", queue, "x")
 
-    done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m pairbus {line.replace('QUEUE', queue)}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = in_shell(f"pairbus {line.replace('QUEUE', queue)}")
 
     assert done.stderr.startswith(f"pairbus: {error}")
     assert done.stderr.count("\n") == 1
@@ -332,12 +295,7 @@ def test_a_closed_stream_is_one_line_and_loses_nothing(
 def test_nothing_is_printed_in_place_of_a_closed_stderr(pairbus: Run, queue: str) -> None:
     pairbus("send", queue, "x")
 
-    done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m pairbus receive {queue} 2>&-"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = in_shell(f"pairbus receive {queue} 2>&-")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("\n\nx\n\n")

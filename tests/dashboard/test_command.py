@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import ssl
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,8 +20,8 @@ from pairbus.dashboard.command import allowed_hosts, check_access
 from pairbus.dashboard.server import bind
 from pairbus.errors import StartError, UsageError
 from tests.cli.conftest import Run
+from tests.cli.process import SECONDS, started
 
-SECONDS_MAX = 60.0
 PRIMARY = (
     "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
 )
@@ -132,7 +130,7 @@ class PublicDashboard:
 
     def connect(self) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection(
-            "localhost", self.port, context=self._context, timeout=SECONDS_MAX
+            "localhost", self.port, context=self._context, timeout=SECONDS
         )
 
 
@@ -140,19 +138,13 @@ class PublicDashboard:
 def public(certificate: tuple[Path, Path, Path]) -> Iterator[PublicDashboard]:
     cert, key, authority = certificate
     words = ["dashboard", "--host", "0.0.0.0", "--port", "0", "--primary", PRIMARY]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", *words, "--certificate", str(cert), "--key", str(key)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={name: value for name, value in os.environ.items() if "PAIRBUS" not in name},
-    )
-    assert process.stdout is not None
-    try:
+    own = {name: value for name, value in os.environ.items() if "PAIRBUS" not in name}
+    tls = "--certificate", str(cert), "--key", str(key)
+    with started(*words, *tls, env=own, stderr=None) as process:
+        assert process.stdout is not None
         yield PublicDashboard(process.stdout, authority)
-    finally:
         process.send_signal(signal.SIGINT)
-        process.stdout.close()
-        assert process.wait(SECONDS_MAX) == 0
+        assert process.wait(SECONDS) == 0
 
 
 @pytest.mark.req("X-09")

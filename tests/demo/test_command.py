@@ -8,14 +8,14 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from pathlib import Path
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "pairbus", "demo"]
+from tests.cli.process import COMMAND, finished
+
 SECONDS_MAX = 150
 
 pytestmark = pytest.mark.spark
@@ -43,13 +43,8 @@ def leftovers(folder):
 @pytest.mark.req("X-02", "X-10", "F-03", "F-08", "S-01")
 def test_it_has_all_phases_and_every_message_arrives_once(environment, tmp_path):
     began = time.monotonic()
-    done = subprocess.run(
-        [*COMMAND, "--json", "--phase", "3s", "--seed", "11"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-    )
+    words = ("demo", "--json", "--phase", "3s", "--seed", "11")
+    done = finished(*words, env=environment, timeout=SECONDS_MAX)
 
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert time.monotonic() - began < 120
@@ -80,7 +75,7 @@ class Terminal:
         self._screen, other_side = pty.openpty()
         fcntl.ioctl(other_side, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 90, 0, 0))
         self.process = subprocess.Popen(
-            [*COMMAND, *words],
+            [*COMMAND, "demo", *words],
             env=environment | {"TERM": "xterm"},
             stdin=subprocess.DEVNULL,
             stdout=other_side,

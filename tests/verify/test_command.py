@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -12,19 +10,14 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import Broker
+from tests.cli.process import finished
 
 SECONDS_MAX = 120
 HERE = "Endpoint=sb://localhost:5672;SharedAccessKeyName=a;SharedAccessKey=b"
 
 
-def verify(*words, **settings):
-    return subprocess.run(
-        [sys.executable, "-m", "pairbus", "verify", *words],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        **settings,
-    )
+def verify(*words):
+    return finished("verify", *words, timeout=SECONDS_MAX)
 
 
 @pytest.fixture(scope="module")

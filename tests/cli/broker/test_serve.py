@@ -13,7 +13,6 @@ import socket
 import sqlite3
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -27,9 +26,7 @@ from pairbus.broker.port.web import HttpConnection
 from pairbus.broker.server import new_event_loop
 from pairbus.cli.broker.serve import collect_connections, raise_file_limit
 from tests.cli.conftest import Run
-
-COMMAND = [sys.executable, "-m", "pairbus"]
-SECONDS = 60
+from tests.cli.process import COMMAND, SECONDS
 
 
 class Process:

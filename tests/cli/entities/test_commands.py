@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus.broker import Broker, Policy, Right
 from tests.cli.conftest import Run
+from tests.cli.process import SECONDS, finished, started
 
 
 def lines(text: str) -> list[list[str]]:
@@ -477,14 +475,11 @@ def test_proxies_of_the_environment_are_not_used_for_a_local_broker(
 # -- a real process
 
 
-def test_a_process_prints_its_answer_and_no_warnings(broker: Broker, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "default", "-m", "pairbus", "entities", "list", "queues"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=tmp_path,
-    )
+def test_a_process_prints_its_answer_and_no_warnings(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "default")
+    done = finished("entities", "list", "queues")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert lines(done.stdout)[1][:3] == ["queue", "orders", "Active"]
@@ -492,22 +487,15 @@ def test_a_process_prints_its_answer_and_no_warnings(broker: Broker, tmp_path: P
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_broken_pipe_gives_no_traceback(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbuffered: str
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, unbuffered: str
 ) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", "entities", "list"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert process.stdout is not None
-    process.stdout.close()
+    with started("entities", "list") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
 
-    assert process.stderr is not None
-    with process.stderr:
-        assert (process.stderr.read(), process.wait(60)) == ("", 1)
+        assert (process.stderr.read(), process.wait(SECONDS)) == ("", 1)
 
 
 def test_a_request_to_a_local_broker_is_not_retried(pairbus: Run, broker: Broker) -> None:

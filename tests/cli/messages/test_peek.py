@@ -6,8 +6,6 @@ import json
 import os
 import pty
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +13,7 @@ from azure.servicebus import ServiceBusClient
 
 from pairbus.broker import Broker
 from tests.cli.conftest import Run
+from tests.cli.process import SECONDS, finished, started
 
 
 @pytest.fixture
@@ -83,18 +82,10 @@ def test_locked_messages_are_shown(pairbus: Run, namespace: Broker, filled: str)
         receiver.abandon_message(message)
 
 
-def test_a_character_that_stdout_has_not_is_one_line(
-    pairbus: Run, queue: str, namespace: Broker
-) -> None:
+def test_a_character_that_stdout_has_not_is_one_line(pairbus: Run, queue: str) -> None:
     pairbus("send", queue, "5 €")
     for command in ("peek", "receive"):
-        done = subprocess.run(
-            [sys.executable, "-m", "pairbus", command, queue, "-c", namespace.connection_string],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=os.environ | {"PYTHONIOENCODING": "latin-1"},
-        )
+        done = finished(command, queue, env=os.environ | {"PYTHONIOENCODING": "latin-1"})
 
         assert done.returncode == 1
         assert done.stderr == (
@@ -146,21 +137,15 @@ def test_a_topic_is_explained(pairbus: Run, queue: str) -> None:
 
 def test_an_empty_list_is_one_line_on_stderr(pairbus: Run, queue: str) -> None:
     assert pairbus("peek", queue) == (0, "", f"no messages in {queue!r}\n")
+    assert pairbus("peek", queue, "--whole") == pairbus("peek", queue)
     assert pairbus("peek", queue, "--json") == (0, "", "")
     none = pairbus("peek", queue, "--where", "a = 1")
     assert none == (0, "", f"no matching messages in {queue!r}\n")
 
 
-def test_watch_shows_new_messages_until_ctrl_c(pairbus: Run, namespace: Broker, queue: str) -> None:
+def test_watch_shows_new_messages_until_ctrl_c(pairbus: Run, queue: str) -> None:
     pairbus("send", queue, "first")
-    words = ["peek", queue, "--watch", "--interval", "0.05s", "-c", namespace.connection_string]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    with started("peek", queue, "--watch", "--interval", "0.05s") as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("sequence  enqueued")
         assert process.stdout.readline().startswith("1 ")
@@ -170,7 +155,7 @@ def test_watch_shows_new_messages_until_ctrl_c(pairbus: Run, namespace: Broker, 
             assert line.split()[0] == str(number)
             assert line.endswith(f"body {number}\n")
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=SECONDS)
 
     assert (process.returncode, out, err) == (130, "", "")
 
@@ -193,21 +178,15 @@ def test_the_columns_of_watch_are_the_same_for_all_messages(pairbus: Run, queue:
     ]
 
 
-def test_the_columns_of_watch_are_the_same_on_a_narrow_terminal(
-    pairbus: Run, queue: str, namespace: Broker
-) -> None:
+def test_the_columns_of_watch_are_the_same_on_a_narrow_terminal(pairbus: Run, queue: str) -> None:
     pairbus("send", queue, "x" * 60, "--message-id", "m1", "--subject", "longer than it is wide")
     pairbus("send", queue, "later", "--message-id", "m" * 40, "--scheduled", "1h")
-    words = ["peek", queue, "--watch", "--count", "2", "-c", namespace.connection_string]
     master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", *words],
-        stdout=slave,
-        stderr=slave,
-        stdin=subprocess.DEVNULL,
-        env=os.environ | {"TERM": "dumb", "COLUMNS": "100", "LINES": "40"},
-    )
-    assert process.wait(60) == 0
+    terminal = os.environ | {"TERM": "dumb", "COLUMNS": "100", "LINES": "40"}
+    with started(
+        *("peek", queue, "--watch", "--count", "2"), stdout=slave, stderr=slave, env=terminal
+    ) as process:
+        assert process.wait(SECONDS) == 0
     os.close(slave)
     head, *lines = os.read(master, 65536).decode().splitlines()
     os.close(master)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.chaos.process import BrokerProcess
 from tests.cli.conftest import Run
+from tests.cli.process import SECONDS, in_shell, started
+from tests.waiting import wait_until
 
-SECONDS = 60
 COUNT = 2000
 
 
@@ -32,17 +29,6 @@ def used(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAIRBUS_PRIMARY", broker.connection_string)
 
 
-def shell(broker: BrokerProcess, line: str) -> subprocess.CompletedProcess[str]:
-    pairbus = f"{sys.executable} -m pairbus"
-    return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", re.sub(r"\bpairbus\b", pairbus, line)],
-        cwd=broker.folder,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-
-
 def bodies(pairbus: Run, *words: str) -> list[str]:
     done = pairbus("peek", *words, "--json", "--count", "99999")
     assert (done.code, done.err) == (0, "")
@@ -50,12 +36,12 @@ def bodies(pairbus: Run, *words: str) -> list[str]:
 
 
 def test_messages_go_from_pipe_to_pipe(broker: BrokerProcess, pairbus: Run) -> None:
-    done = shell(
-        broker,
+    done = in_shell(
         "seq 250 | pairbus send a --lines && "
         "pairbus receive a --all --wait 2s --json | pairbus send b --json-lines && "
         "(set +o pipefail; pairbus peek b --json --count 250 | head -n 1 | wc -l) && "
         "pairbus receive b --count 250 --json > all.jsonl",
+        cwd=broker.folder,
     )
 
     printed = ["sent 250 messages to 'a'", "sent 250 messages to 'b'", "1"]
@@ -71,18 +57,12 @@ def test_a_broker_that_is_killed_while_dead_letters_are_resubmitted_loses_none(
     stdin(b"".join(b"%d\n" % number for number in range(COUNT)))
     assert pairbus("send", "a", "--lines").code == 0
     pairbus("receive", "a", "--count", str(COUNT), "--dead-letter", "--json")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", "dead-letters", "resubmit", "a", "--keep-ids"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    until = time.monotonic() + SECONDS
-    while not bodies(pairbus, "a") and time.monotonic() < until:
-        pass  # some are under way when the first has come
+    with started("dead-letters", "resubmit", "a", "--keep-ids") as process:
+        # Some are under way when the first has come.
+        wait_until(lambda: bodies(pairbus, "a"), seconds=SECONDS)
 
-    broker.kill()
-    _, err = process.communicate(timeout=SECONDS)
+        broker.kill()
+        _, err = process.communicate(timeout=SECONDS)
     broker.start()
 
     assert "Traceback" not in err
@@ -100,13 +80,7 @@ def test_watch_goes_on_after_the_broker_was_down(
 ) -> None:
     pairbus("receive", "b", "--all", "--wait", "2s", "--json")
     pairbus("send", "b", "before")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", command, "b", "--watch", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    with started(command, "b", "--watch", "--json") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["body"] == "before"

@@ -8,11 +8,8 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,8 +25,7 @@ from pairbus.cli.message_client import connect
 from pairbus.cli.target import parse_target
 from pairbus.fast.receiver import Receiver, wait_for_any
 from tests.cli.conftest import Run
-
-SECONDS = 60
+from tests.cli.process import SECONDS, started
 
 
 def sent(pairbus: Run, queue: str, count: int, *more: str) -> None:
@@ -175,19 +171,17 @@ def test_what_was_deleted_is_written_if_the_command_is_interrupted(
     assert sorted([*written, *rest]) == sorted(f"body {number}" for number in range(130))
 
 
-def test_what_was_deleted_and_cannot_be_written_is_on_stderr(
-    pairbus: Run, namespace: Broker, queue: str
-) -> None:
+def test_what_was_deleted_and_cannot_be_written_is_on_stderr(pairbus: Run, queue: str) -> None:
     sent(pairbus, queue, 2)
     reading, writing = os.pipe()
     os.close(reading)
 
-    with started(namespace, queue, "--delete", "--count", "2", stdout=writing) as process:
+    with started("receive", queue, "--delete", "--count", "2", stdout=writing) as process:
         os.close(writing)
         _, err = process.communicate(timeout=SECONDS)
 
     assert process.returncode == 1
-    first, *found = err.decode().splitlines()
+    first, *found = err.splitlines()
     assert re.fullmatch(
         r"pairbus: \d messages? (was|were) deleted but could not be written:", first
     )
@@ -271,71 +265,55 @@ def test_what_cannot_be_written_is_not_completed(
         "",
         f"pairbus: cannot write to --output-dir {folder}: No space left on device\n",
     )
+    assert list(folder.iterdir()) == []
     assert len(forms(pairbus("receive", queue, "--count", "2", "--json").out)) == 2
 
 
-@contextmanager
-def started(of: Broker | str, *words: str, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
-    text = of if isinstance(of, str) else of.connection_string
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", "receive", *words, "-c", text],
-        stderr=subprocess.PIPE,
-        **more,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def test_a_broken_pipe_loses_nothing(pairbus: Run, namespace: Broker, queue: str) -> None:
+def test_a_broken_pipe_loses_nothing(pairbus: Run, queue: str) -> None:
     sent(pairbus, queue, 2)
     reading, writing = os.pipe()
     os.close(reading)
 
-    with started(namespace, queue, "--all", "--json", stdout=writing) as process:
+    with started("receive", queue, "--all", "--json", stdout=writing) as process:
         os.close(writing)
         _, err = process.communicate(timeout=SECONDS)
 
-    assert (process.returncode, err) == (1, b"")
+    assert (process.returncode, err) == (1, "")
     assert len(forms(pairbus("receive", queue, "--count", "2", "--json").out)) == 2
 
 
-def test_a_full_disk_behind_stdout_loses_nothing(
-    pairbus: Run, namespace: Broker, queue: str
-) -> None:
+def test_a_full_disk_behind_stdout_loses_nothing(pairbus: Run, queue: str) -> None:
     sent(pairbus, queue, 1)
 
-    with open("/dev/full", "w") as full, started(namespace, queue, stdout=full) as process:
+    with open("/dev/full", "w") as full, started("receive", queue, stdout=full) as process:
         _, err = process.communicate(timeout=SECONDS)
 
     assert process.returncode == 1
-    assert err == b"pairbus: cannot write to stdout: No space left on device\n"
+    assert err == "pairbus: cannot write to stdout: No space left on device\n"
     assert len(left(pairbus, queue)) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_nothing_locked(
-    pairbus: Run, namespace: Broker, queue: str, number: signal.Signals
+    pairbus: Run, queue: str, number: signal.Signals
 ) -> None:
     sent(pairbus, queue, 1)
     words = (queue, "--all", "--abandon", "--json", "--wait", "1h")
 
-    with started(namespace, *words, stdout=subprocess.PIPE) as process:
+    with started("receive", *words) as process:
         assert process.stdout is not None
         process.stdout.readline()  # it holds this one, and waits for more
         before = time.monotonic()
         process.send_signal(number)
         _, err = process.communicate(timeout=SECONDS)
 
-    assert (process.returncode, err) == (128 + number, b"")
+    assert (process.returncode, err) == (128 + number, "")
     assert time.monotonic() - before < 25
     assert len(forms(pairbus("receive", queue, "--json", "--wait", "5s").out)) == 1
 
 
-def test_watch_receives_until_ctrl_c(pairbus: Run, namespace: Broker, queue: str) -> None:
-    with started(namespace, queue, "--watch", "--json", stdout=subprocess.PIPE) as process:
+def test_watch_receives_until_ctrl_c(pairbus: Run, queue: str) -> None:
+    with started("receive", queue, "--watch", "--json") as process:
         assert process.stdout is not None
         for number in range(3):
             pairbus("send", queue, f"body {number}")
@@ -343,7 +321,7 @@ def test_watch_receives_until_ctrl_c(pairbus: Run, namespace: Broker, queue: str
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=SECONDS)
 
-    assert (process.returncode, err) == (130, b"")
+    assert (process.returncode, err) == (130, "")
     assert left(pairbus, queue) == []
 
 
@@ -358,7 +336,7 @@ def test_ctrl_c_ends_at_once_if_the_namespace_does_not_answer() -> None:
     with socket.create_server(("localhost", 0)) as silent:
         text = f"Endpoint=sb://localhost:{silent.getsockname()[1]};SharedAccessKeyName=p"
         text += ";SharedAccessKey=k;UseDevelopmentEmulator=true"
-        with started(text, "orders", stdout=subprocess.PIPE) as process:
+        with started("receive", "orders", "-c", text) as process:
             connection, _ = silent.accept()
             with connection:
                 connection.recv(1)  # it has asked, and waits
@@ -366,18 +344,15 @@ def test_ctrl_c_ends_at_once_if_the_namespace_does_not_answer() -> None:
                 process.send_signal(signal.SIGINT)
                 _, err = process.communicate(timeout=SECONDS)
 
-    assert (process.returncode, err) == (130, b"")
+    assert (process.returncode, err) == (130, "")
     assert time.monotonic() - before < 25
 
 
-def test_a_kill_between_writing_and_completing_loses_nothing(
-    pairbus: Run, namespace: Broker, queue: str
-) -> None:
+def test_a_kill_between_writing_and_completing_loses_nothing(pairbus: Run, queue: str) -> None:
     """The output is a pipe that is not read: it blocks with half of a message written."""
     sent(pairbus, queue, 3, "-p", f"large={'x' * 200_000}")
 
-    words = (queue, "--all", "--json")
-    with started(namespace, *words, stdout=subprocess.PIPE, bufsize=0) as process:
+    with started("receive", queue, "--all", "--json", text=False, bufsize=0) as process:
         assert process.stdout is not None
         process.stdout.read(1)
         process.kill()
@@ -385,12 +360,12 @@ def test_a_kill_between_writing_and_completing_loses_nothing(
     assert len(left(pairbus, queue)) == 3
 
 
-def test_an_interrupt_releases_the_session(pairbus: Run, namespace: Broker) -> None:
+def test_an_interrupt_releases_the_session(pairbus: Run, use: Callable[[Broker], Broker]) -> None:
     with Broker(queues=[QueueDescription(name="s", requires_session=True)]) as broker:
-        words = ("-c", broker.connection_string)
-        pairbus("send", "s", "x", "--session-id", "a", *words)
-        more = ("--next-session", "--all", "--abandon", "--json", "--wait", "1h")
-        with started(broker, "s", *more, stdout=subprocess.PIPE) as process:
+        use(broker)
+        pairbus("send", "s", "x", "--session-id", "a")
+        words = ("--next-session", "--all", "--abandon", "--json", "--wait", "1h")
+        with started("receive", "s", *words) as process:
             assert process.stdout is not None
             process.stdout.readline()
             process.send_signal(signal.SIGINT)

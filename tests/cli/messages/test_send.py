@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import time
 from base64 import b64decode
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -20,6 +18,8 @@ from azure.servicebus import ServiceBusClient
 from pairbus.broker import Broker, Policy, Right
 from pairbus.fast.sender import Sender
 from tests.cli.conftest import Run
+from tests.cli.process import SECONDS, started
+from tests.waiting import wait_until
 
 Feed = Callable[[bytes], None]
 
@@ -186,24 +186,14 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_sent(
     assert bodies(pairbus, queue, 1) == [b"good"]
 
 
-def test_a_line_is_sent_as_soon_as_it_arrives(pairbus: Run, namespace: Broker, queue: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", "send", queue, "--lines", "-c",
-         namespace.connection_string],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdin is not None
-    try:
+def test_a_line_is_sent_as_soon_as_it_arrives(pairbus: Run, queue: str) -> None:
+    with started("send", queue, "--lines", stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
         process.stdin.write("first\n")
         process.stdin.flush()
-        until = time.monotonic() + 60
-        while "first" not in pairbus("peek", queue).out and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: "first" in pairbus("peek", queue).out)
         assert bodies(pairbus, queue, 1) == [b"first"]
-        out, _ = process.communicate("second\n", timeout=60)
-    finally:
-        process.kill()
-        process.wait()
+        out, _ = process.communicate("second\n", timeout=SECONDS)
     assert (process.returncode, out) == (0, f"sent 2 messages to {queue!r}\n")
 
 

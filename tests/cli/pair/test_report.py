@@ -1,12 +1,11 @@
 """`pairbus report`: what it prints of a ledger."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from pairbus.syphon.ledger import ParquetLedger
+from tests.cli.process import finished_after
 from tests.syphon.test_report import RECEIPTS
 
 
@@ -65,15 +64,7 @@ def test_it_needs_no_java(pairbus, folder, tmp_path_factory, monkeypatch):
 
 
 def test_without_pyarrow_a_line_says_what_to_install(folder):
-    program = """
-import sys
-sys.modules["pyarrow"] = None
-from pairbus.cli.main import main
-main()
-"""
-    words = [sys.executable, "-c", program, "report", "--ledger", str(folder)]
-
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = finished_after("sys.modules['pyarrow'] = None", "report", "--ledger", str(folder))
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (

@@ -7,26 +7,23 @@ import os
 import pty
 import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, NamedTuple
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.management import ServiceBusAdministrationClient
 from prometheus_client import CollectorRegistry, start_http_server
 
-from pairbus import SendAvailabilityPairedNamespaceOptions, ServiceBusClient
 from pairbus.broker import Broker, Policy, Right
 from pairbus.cli.pair.status import measure_rate
 from pairbus.telemetry.prometheus import PrometheusObserver
 from pairbus.testing import ManualClock
 from tests.cli.conftest import Run
+from tests.cli.process import SECONDS, started
+from tests.cost.pair import paired
 
 QUEUES = [f"localhost/x-servicebus-transfer/{number}" for number in range(2)]
 
@@ -201,20 +198,10 @@ def test_clients_report_failed_over_entities(pairbus: Run, pair: Pair) -> None:
     with (
         Broker(queues=["orders"]) as east,
         Broker() as west,
-        ServiceBusClient.from_connection_string(east.connection_string, retry_total=0) as primary,
-        ServiceBusClient.from_connection_string(west.connection_string) as secondary,
-        ServiceBusAdministrationClient.from_connection_string(
-            west.connection_string, connection_verify=str(west.ca_file)
-        ) as manager,
+        paired(
+            east, west, backlog_queue_count=1, observers=[PrometheusObserver(registry)]
+        ) as primary,
     ):
-        options = SendAvailabilityPairedNamespaceOptions(
-            manager,
-            secondary,
-            backlog_queue_count=1,
-            failover_interval=timedelta(0),
-            observers=[PrometheusObserver(registry)],
-        )
-        primary.pair_namespace(options)
         words = ("--primary", east.connection_string, "--secondary", west.connection_string)
         words += ("--metrics", f"localhost:{server.server_port}")
         with primary.get_queue_sender("orders") as sender:
@@ -289,13 +276,15 @@ def test_a_process_without_metrics_is_reported_and_is_no_failure(
     publish: Callable[[Callable[[], str]], str],
 ) -> None:  # fmt: skip
     url = publish(lambda: "pairbus_pairings 2\n")
-    monkeypatch.setenv("PAIRBUS_METRICS", f"{url} {url}/é localhost:1")
+    odd = publish(lambda: "pairbus_pairings NaN\n")
+    monkeypatch.setenv("PAIRBUS_METRICS", f"{url} {url}/é localhost:1 {odd}")
 
     found = status(pairbus, "--timeout", "100d")  # longer than a socket can wait
     assert [one["error"] for one in found["processes"]] == [
         None,
         "it answers with 404 Not Found",
         "Connection refused",
+        "one of its metrics is not a number: cannot convert float NaN to integer",
     ]
     text = pairbus("status").out
     assert "No entity is failed over, according to 2 clients." in text
@@ -310,17 +299,11 @@ def test_a_process_without_metrics_is_reported_and_is_no_failure(
 
 
 def test_watch_repeats_until_it_is_interrupted(pair: Pair) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", "status", "--watch", "--interval", "0.1s", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    with started("status", "--watch", "--interval", "0.1s", "--json") as process:
         assert process.stdout is not None
         seen = [json.loads(process.stdout.readline()) for _ in range(3)]
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=SECONDS)
 
     assert seen[0]["at"] < seen[1]["at"] < seen[2]["at"]
     assert [one["event"] for one in seen] == ["status"] * 3
@@ -329,21 +312,18 @@ def test_watch_repeats_until_it_is_interrupted(pair: Pair) -> None:
 
 def test_on_a_terminal_the_view_is_redrawn(pair: Pair) -> None:
     master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pairbus", "status", "--watch", "--interval", "0.1s"],
-        stdout=slave,
-        stderr=slave,
-        stdin=subprocess.DEVNULL,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
-    )
-    os.close(slave)
-    text = b""
-    until = time.monotonic() + 60
-    while text.count(b"secondary") < 3 and time.monotonic() < until:
-        if select.select([master], [], [], 1)[0]:
-            text += os.read(master, 65536)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    terminal = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
+    with started(
+        *("status", "--watch", "--interval", "0.1s"), stdout=slave, stderr=slave, env=terminal
+    ) as process:
+        os.close(slave)
+        text = b""
+        until = time.monotonic() + SECONDS
+        while text.count(b"secondary") < 3 and time.monotonic() < until:
+            if select.select([master], [], [], 1)[0]:
+                text += os.read(master, 65536)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 130
     os.close(master)
 
     assert b"\x1b[1A" in text  # up again, over the last one
