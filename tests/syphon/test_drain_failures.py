@@ -453,7 +453,7 @@ def test_two_syphons_on_the_same_queues_bring_each_message_home_once(stage):
 
 @pytest.mark.req("S-02")
 def test_after_a_stop_nothing_is_locked_and_the_receipts_add_up(stage, monkeypatch):
-    ids = numbered(300)
+    ids = numbered(5_000)
     stage.divert(ids)
     job = Job(stage.options(chunk=20, round_seconds=0.05), InProcessRunner(), lambda: BACKLOGS)
     after_sends(monkeypatch, 4, job.stop)
@@ -461,6 +461,6 @@ def test_after_a_stop_nothing_is_locked_and_the_receipts_add_up(stage, monkeypat
     receipts = job.run()
 
     home_count = count(receipts, ReceiptOutcome.BROUGHT_HOME)
-    assert 40 <= home_count < 300
+    assert 40 <= home_count < 5_000
     assert stage.home() == ids[:home_count]
     assert stage.free() == ids[home_count:]

@@ -27,8 +27,8 @@ LONG_OPEN_EVERY: Final = 4
 _ROUND_TRIPS: Final = 6
 """The minimum number of round trips to open a connection, with a token and links."""
 # A round begins and ends with some round trips in which little is moved. So if the secondary is far
-# away, a task works longer: this many times as long as the opening took, but no longer than this.
-_OPENINGS: Final = 1.5
+# away, a task works longer: by as many times as long as the opening took, but no longer than this.
+_OPENINGS: Final = 2
 FAR_SECONDS: Final = 3.0
 NEAR_SECONDS: Final = 0.05
 _GATHERING: Final = 0.1
@@ -75,7 +75,7 @@ class TaskWindow:
     def secondary_opened(self, *, took: float, now: float) -> None:
         """The secondary has accepted the connection: the task's time begins."""
         self._opening = took
-        self.seconds = max(self.seconds, took, min(_OPENINGS * took, FAR_SECONDS))
+        self.seconds = max(self.seconds, took, min(self.seconds + _OPENINGS * took, FAR_SECONDS))
         self.empty_seconds = EMPTY_SECONDS + self._round_trip
         self.deadline = now + self.seconds
 
