@@ -7,6 +7,13 @@ from pairbus.amqp.engine import Attached, Delivery, Engine, EngineLimits, Event,
 from pairbus.amqp.sasl import SaslClient, SaslServer
 
 
+def held(engine: Engine) -> tuple[int, int]:
+    """What an engine counts of the peer's messages: those that are not settled, and the bytes of
+    those that have come only in part.
+    """
+    return engine._wire.received_count, engine._wire.part_bytes
+
+
 class Pair:
     """A client and a server with the bytes between them, and all that each of them reported."""
 

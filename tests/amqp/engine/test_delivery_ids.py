@@ -17,6 +17,7 @@ from pairbus.amqp.engine import Attached, ConnectionClosed, Engine, EngineLimits
 from pairbus.amqp.frames import AMQP_HEADER, decode_performative, encode_frame
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.sasl import SaslServer
+from tests.amqp.engine.enginepair import held
 
 ERROR = AmqpError("amqp:not-allowed", "no")
 LAST = 2**32 - 1
@@ -175,7 +176,7 @@ def test_an_aborted_repeat_delays_no_answer(peer):
     assert peer.said() == []
     peer.send(5, b"", handle=1, aborted=True)
     assert peer.said() == [(5, ACCEPTED)]
-    assert peer.engine.incoming_bytes == 0
+    assert held(peer.engine) == (0, 0)
 
 
 def test_a_repeat_whose_link_is_gone_delays_no_answer(peer):
@@ -185,7 +186,7 @@ def test_a_repeat_whose_link_is_gone_delays_no_answer(peer):
     peer.feed(encode_frame(0x16, [UInt(1), True], channel=3))
     gone.delivery.accept()
     assert peer.said() == [(5, ACCEPTED)]
-    assert peer.engine.incoming_bytes == 0
+    assert held(peer.engine) == (0, 0)
 
 
 def test_a_repeat_that_is_too_large_is_what_is_said_of_its_id():
@@ -215,7 +216,7 @@ def test_a_peer_that_settles_an_id_settles_all_its_deliveries(peer):
     for event in arrived:
         event.delivery.accept()
     assert peer.said() == []
-    assert peer.engine.incoming_bytes == 0
+    assert held(peer.engine) == (0, 0)
     peer.send(5).delivery.accept()
     assert peer.said() == [(5, ACCEPTED)]
 
@@ -234,7 +235,7 @@ def test_a_message_that_is_settled_before_its_last_frame_is_not_held(repeats, si
         assert event.settled
         event.delivery.accept()
     assert peer.said() == []
-    assert peer.engine.incoming_bytes == 0
+    assert held(peer.engine) == (0, 0)
     assert not peer.closed
 
 

@@ -42,14 +42,12 @@ class Delivery:
         "link",
         "outcome",
         "settled",
-        "size",
         "tag",
     )
 
-    def __init__(self, link: DeliveryLink, number: int, tag: bytes, size: int) -> None:
+    def __init__(self, link: DeliveryLink, number: int, tag: bytes) -> None:
         self.link = link
         self.tag = tag
-        self.size = size
         self.context: Any = None
         self.settled = False
         """By either side, or by the end of its link."""
@@ -72,7 +70,6 @@ class Delivery:
             del session._received[self._number]
             link._unsettled -= 1
             wire.received_count -= 1
-            wire.held_bytes -= self.size
             wire.dispose(session.channel, ACCEPTED_BY_RECEIVER, self._number)
 
     def reject(self, error: AmqpError) -> None:
@@ -120,7 +117,6 @@ class Delivery:
             wire.sent_count -= 1
         else:
             wire.received_count -= 1
-            wire.held_bytes -= self.size
 
     def _forget(self) -> bool:
         """Settle it on our side. False if the peer does not know it yet."""
@@ -131,7 +127,6 @@ class Delivery:
             if self._shared is None:
                 del session._received[self._number]
             wire.received_count -= 1
-            wire.held_bytes -= self.size
         elif self._number >= 0:
             del session._sent[self._number]
             wire.sent_count -= 1

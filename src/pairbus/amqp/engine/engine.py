@@ -332,14 +332,6 @@ class Engine:
         self._wire.end_run()
         return bool(self._handshake_output) or (bool(self._wire.out) and not self._muted)
 
-    @property
-    def incoming_bytes(self) -> int:
-        """Bytes of messages received and not yet settled by us, and of those still arriving.
-
-        Stop reading from the socket while it is too large.
-        """
-        return self._wire.held_bytes + self._wire.part_bytes
-
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, *, now: float) -> float | None:

@@ -138,18 +138,12 @@ class Link:
         if self._waiting:
             self._send_waiting()
 
-    def close(self, error: AmqpError | None = None) -> None:
-        """Detach for good. Its deliveries are forgotten; the peer's answer is not reported.
+    def close(self, error: AmqpError | None = None, *, closed: bool = True) -> None:
+        """Detach it. Its deliveries are forgotten; the peer's answer is not reported.
 
-        As the answer to the peer's attach, it means "no": null termini, then the detach.
+        As the answer to the peer's attach, it means "no": null termini, then the detach. If not
+        `closed`, it can be attached again.
         """
-        self._detach(error, closed=True)
-
-    def detach(self, error: AmqpError | None = None) -> None:
-        """Detach without closing: the peer may attach it again."""
-        self._detach(error, closed=False)
-
-    def _detach(self, error: AmqpError | None, *, closed: bool) -> None:
         if not self.alive:
             return
         self._forget()
@@ -166,9 +160,9 @@ class Link:
         self._termini = (None, None)
         self.remote = replace(self.remote, source_filter={}, properties={})
         session = self.session
-        for delivery, _, _ in self._waiting:
+        for delivery, data, _ in self._waiting:
             delivery.settled = True
-            session._waiting_bytes -= delivery.size
+            session._waiting_bytes -= len(data)
         self._waiting.clear()
         if self.is_sender and session._blocked:
             session._blocked = deque(one for one in session._blocked if one[0] is not self)
@@ -293,7 +287,7 @@ class Link:
             raise ValueError(
                 f"a delivery tag has 1 to {_TAG_SIZE_MAX} bytes, not {len(tag)}: {tag!r}"
             )
-        delivery = Delivery(self, -1, tag, len(data))
+        delivery = Delivery(self, -1, tag)
         delivery.context = context
         delivery.settled = settled
         self._credit -= 1

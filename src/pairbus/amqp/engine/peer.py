@@ -62,7 +62,7 @@ def transfer(session: Session, data: bytes, at: int, end: int, events: list[Even
             raise _beyond(link._size_max)
         link._sink(number, tag or b"", data[payload:end])
         return
-    delivery = Delivery(link, number, tag or b"", size)
+    delivery = Delivery(link, number, tag or b"")
     if settled:
         delivery.settled = True
     else:
@@ -71,7 +71,6 @@ def transfer(session: Session, data: bytes, at: int, end: int, events: list[Even
             _share(session, delivery)
         else:
             received[number] = delivery
-        wire.held_bytes += size
         link._unsettled += 1
         wire.received_count += 1
         if wire.received_count > wire.unsettled_max:
@@ -153,16 +152,11 @@ def _part(
     # The peer may have settled it by a disposition between two frames.
     settled = link._is_settled or partial.settled
     link._drop_parts()
-    partial.size = len(data)
     if link._sink is not None:
         link._sink(partial._number, partial.tag, data)
         return
     if settled:
-        partial.size = 0
         _withdraw(partial)
-        partial.size = len(data)
-    else:
-        wire.held_bytes += partial.size
     if oversize:
         _refuse_size(link, partial, events)
     else:
@@ -171,7 +165,7 @@ def _part(
 
 def _begin(link: Link, number: int, tag: bytes) -> Delivery:
     """A delivery counts from its first frame on, because an answer to its id applies to it."""
-    partial = Delivery(link, number, tag, 0)
+    partial = Delivery(link, number, tag)
     if link._sink is None:
         session, wire = link.session, link._wire
         if number in session._received:
@@ -372,7 +366,7 @@ def detach(session: Session, fields: list[Any], events: list[Event]) -> None:
         raise FrameError("amqp:session:unattached-handle", said)
     closed = len(fields) > 1 and fields[1] is True
     if link.alive:
-        link._detach(None, closed=closed)
+        link.close(closed=closed)
         error = read_error(fields[2] if len(fields) > 2 else None)
         events.append(Detached(link, closed, error))
     session._drop_link(link)

@@ -52,8 +52,6 @@ class Wire:
         self.sent_count = 0
         self.received_count = 0
         """Unsettled deliveries, like `sent_count`."""
-        self.held_bytes = 0
-        """Of messages received and not yet settled by us."""
         self.part_bytes = 0
         """Of messages still arriving."""
         self.link_count = 0
@@ -81,7 +79,7 @@ class Wire:
     def forget(self) -> None:
         """Clears all held and counted items. Pending output stays."""
         self.end_run()
-        self.sent_count = self.received_count = self.held_bytes = 0
+        self.sent_count = self.received_count = 0
         self.part_bytes = self.link_count = 0
 
 
