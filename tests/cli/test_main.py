@@ -195,6 +195,9 @@ def test_ctrl_c_while_modules_are_loaded_is_not_a_traceback(module: str, words: 
         ("pairbus.cli.pair.cost", ["cost"]),
         ("azure.servicebus", ["peek", "orders"]),
         ("azure.servicebus.management", ["entities", "list"]),
+        ("pairbus.cli.broker.namespaces", ["broker", "--memory"]),
+        ("pairbus.broker.port.listener", ["broker", "--memory"]),
+        ("uvloop", ["broker", "--memory"]),
     ],
 )
 def test_ctrl_c_ends_a_command_even_if_a_library_swallows_it_while_it_is_loaded(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from pairbus.cli.broker.options import BrokerOptions
+from pairbus.cli.loading import interrupt_ends_process
 from pairbus.cli.shared_options import flatten_options, is_on_command_line, option
 from pairbus.cli.signals import stop_on_signal
 from pairbus.errors import BrokerError, DataFileError, UsageError
@@ -58,7 +59,7 @@ def broker(
     It prints "NAME ready: CONNECTION STRING" for each namespace, and nothing else on stdout.
 
     Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 the broker cannot start or a data file is damaged,
-    2 usage error, 130 interrupted twice.
+    2 usage error, 130 interrupted twice, or before it has started.
 
     \b
     Examples:
@@ -76,22 +77,23 @@ def broker(
     if check is not None:
         check_data_files(check)
         return
-    from pairbus.cli.broker.namespaces import namespaces_from_options
-
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=log_level.value.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
     if options.memory and is_on_command_line(context, "data"):
         raise UsageError("--data and --memory cannot be combined")
-    run(
-        namespaces_from_options(options),
-        host=options.host,
-        tls_only=options.tls_only or None,
-        allow_insecure=options.allow_insecure,
-        shows_keys=is_on_command_line(context, "policy"),
-    )
+    with interrupt_ends_process():  # until the loop handles signals: nothing has to be cleaned up
+        from pairbus.cli.broker.namespaces import namespaces_from_options
+
+        logging.basicConfig(
+            stream=sys.stderr,
+            level=log_level.value.upper(),
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        )
+        run(
+            namespaces_from_options(options),
+            host=options.host,
+            tls_only=options.tls_only or None,
+            allow_insecure=options.allow_insecure,
+            shows_keys=is_on_command_line(context, "policy"),
+        )
 
 
 def check_data_files(folder: Path) -> None:
@@ -162,7 +164,7 @@ async def _serve(server: Server, *, shows_keys: bool) -> None:
     try:
         # Making certificates takes as long as the rest of the start. The first time, they are made
         # before "ready", because a program that reads this line may need the file at once.
-        certificates = asyncio.create_task(_log_ca_file(server))
+        certificates = asyncio.create_task(_log_ca_file(server, stop))
         if server.keeps_certificates and not server.has_certificates:
             await certificates
         for endpoint in server.endpoints.values():
@@ -192,11 +194,12 @@ def _announce(line: str) -> None:
         print(line, flush=True)
 
 
-async def _log_ca_file(server: Server) -> None:
+async def _log_ca_file(server: Server, stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     try:
         ca_file = await loop.run_in_executor(None, server.ca_file)
     except BrokerError as error:
         logger.warning("clients cannot use TLS: %s", error)
     else:
-        logger.info("TLS clients must trust %s", ca_file)
+        if not stop.is_set():
+            logger.info("TLS clients must trust %s", ca_file)
