@@ -52,6 +52,24 @@ def test_a_flood_by_strangers_ends_in_one_line_and_hides_no_known_client(refusal
     ]
 
 
+def test_a_client_that_asks_for_a_missing_entity_again_and_again_has_few_lines(
+    refusals, clock, caplog
+):
+    def ask(peer, entity):
+        refusals.add(peer, "not found", entity=entity, is_known=True, is_missing=True)
+        return len(caplog.messages)
+
+    assert ask(PEER, "backlog-1") == 1
+    assert ask("127.0.0.1:4712", "Backlog-1") == 1
+    assert ask(PEER, "backlog-2") == 2
+    assert ask("10.0.0.1:4711", "backlog-1") == 3
+    for _ in range(119):
+        clock.advance(5)
+        assert ask(PEER, "backlog-1") == 3
+    clock.advance(5)
+    assert ask(PEER, "backlog-1") == 4
+
+
 def test_the_address_of_a_client_is_shown_with_its_port():
     assert peer_name(("127.0.0.1", 4711)) == PEER
     assert peer_name(("::1", 4711, 0, 0)) == "[::1]:4711"

@@ -21,7 +21,8 @@ from pairbus.amqp.codec.values import encode, encode_list
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import QueueDescription
 from pairbus.broker.entities.namespace_options import NamespaceOptions
-from pairbus.broker.links import management, requests
+from pairbus.broker.links import requests
+from pairbus.broker.links.operation import Context
 from pairbus.broker.links.request_codec import Request
 from pairbus.broker.message import MAILBOX_SHIFT, Message, MessageState
 from pairbus.broker.messages.incoming import IncomingMessage
@@ -399,7 +400,7 @@ class World:
     def ask(self, operation, body, *, of="q", kind=MailboxKind.MAIN, holder=None, wait=True):
         """The reply of `$management` to the connection that has `holder`'s link."""
         queue, answers = self.queue(of), []
-        context = management.Context(
+        context = Context(
             self.namespace,
             queue,
             queue.mailboxes[kind],
@@ -408,7 +409,7 @@ class World:
         )
         name = f"com.microsoft:{operation}"
         request = Request("id", None, {"operation": name}, body)
-        management.handle(requests.OPERATIONS[name], context, request, answers.append)
+        requests.OPERATIONS[name].handle(context, request, answers.append)
         if not wait:
             return answers
         self.flush()

@@ -20,6 +20,9 @@ _LINES_MAX: Final = {True: 100, False: 20}
 """Log lines in a period, for clients with a valid token and for others."""
 _SHOWN_MAX: Final = 200
 _REASON_MAX: Final = 500
+_MISSING_SECONDS: Final = 600.0
+"""The time between two lines for an address that asks for the same missing entity."""
+_MISSING_MAX: Final = 1000
 _BAD_TOKENS_FREE: Final = 50
 _DRAINED_PER_SECOND: Final = 1.0
 _WAIT_SECONDS: Final = 1.0
@@ -54,6 +57,8 @@ class RefusalLog:
         self._clock = clock
         self._period_ends = 0.0
         self._counts = {True: 0, False: 0}
+        self._missing_until: dict[tuple[str, str], float] = {}
+        """By address and missing entity: when it has a line again. The oldest first."""
 
     def add(
         self,
@@ -63,9 +68,14 @@ class RefusalLog:
         entity: str | None = None,
         policy: str | None = None,
         is_known: bool = False,
+        is_missing: bool = False,
     ) -> None:
-        """`entity` and `policy` as the client names them. `is_known`: it has a valid token."""
+        """`entity` and `policy` as the client names them. `is_known`: it has a valid token.
+        `is_missing`: the entity does not exist.
+        """
         now = self._clock()
+        if is_missing and self._has_line_already(peer, entity or "", now):
+            return
         if now >= self._period_ends:
             self.end_period()
             self._period_ends = now + _PERIOD_SECONDS
@@ -79,6 +89,17 @@ class RefusalLog:
             # The text may quote the client: it must neither forge lines nor fill the log.
             text = " ".join(reason[:_REASON_MAX].splitlines())
             logger.info("namespace %s refused %s%s: %s", self._namespace, peer, details, text)
+
+    def _has_line_already(self, peer: str, entity: str, now: float) -> bool:
+        """An idle syphon asks for each backlog queue that does not exist every five seconds."""
+        key = peer.rpartition(":")[0], entity[:_SHOWN_MAX].lower()
+        if now < self._missing_until.get(key, 0.0):
+            return True
+        self._missing_until.pop(key, None)
+        self._missing_until[key] = now + _MISSING_SECONDS
+        if len(self._missing_until) > _MISSING_MAX:
+            del self._missing_until[next(iter(self._missing_until))]
+        return False
 
     def end_period(self) -> None:
         """Log how many refusals of the last period had no line."""

@@ -173,6 +173,32 @@ def test_nothing_can_be_scheduled_in_a_dead_letter_queue(world, name, kind):
     assert is_refused == (kind is DEAD and "schedule" in name)
 
 
+@pytest.mark.req("B-01")
+def test_a_request_whose_turn_comes_after_its_queue_was_deleted_stores_nothing(world):
+    replies = []
+    connection = SimpleNamespace(
+        namespace=world.namespace,
+        credentials=SimpleNamespace(allow=lambda path, right, now_ms: True),
+        send_reply=lambda data, *_: replies.append(read_request(data).properties),
+    )
+    link = SimpleNamespace(accept=lambda **settings: None, session=None)
+    queue = world.queue()
+    management = ManagementLink(
+        connection, link, Path("q", queue.main.kind, True), queue, queue.main
+    )
+    world.namespace.delete(queue)
+    world.flush()
+    body = {"messages": [{"message": encoded(due_ms=world.now_ms + 1000)}]}
+
+    schedule = {"operation": "com.microsoft:schedule-message"}
+    management.handle(Request("id", None, schedule, body), world.now_ms)
+    world.flush()
+
+    [reply] = replies
+    assert (reply["statusCode"], reply["errorCondition"]) == (404, "amqp:not-found")
+    assert world.look("SELECT count(*) FROM message") == [(0,)]
+
+
 def test_a_request_that_waits_for_its_turn_costs_no_more_than_its_bytes(world):
     """Decoded, a list of one-byte values takes forty times as much, and a hundred may wait."""
     waiting, outcomes, sizes = [], [], []

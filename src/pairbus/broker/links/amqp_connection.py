@@ -272,7 +272,14 @@ class AmqpConnection(asyncio.Protocol):
     def _peer(self) -> str:
         return peer_name(self._transport.get_extra_info("peername"))
 
-    def log_refusal(self, reason: str, path: Path | None = None, policy: str | None = None) -> None:
+    def log_refusal(
+        self,
+        reason: str,
+        path: Path | None = None,
+        policy: str | None = None,
+        *,
+        is_missing: bool = False,
+    ) -> None:
         credentials = self.credentials
         if policy is None and path is not None:
             policy = credentials.policy_for(path, now_ms=self.namespace.now_ms())
@@ -282,6 +289,7 @@ class AmqpConnection(asyncio.Protocol):
             entity=None if path is None else str(path),
             policy=policy,
             is_known=credentials.has_grants,
+            is_missing=is_missing,
         )
 
     # faults on demand; FaultyTransport decides
@@ -479,7 +487,9 @@ class AmqpConnection(asyncio.Protocol):
         error = attach(self, link, now_ms=now_ms)
         if error is not None:
             if self.namespace.active_faults is None:  # else it may be the fault, which is wanted
-                self.log_refusal(error.description, paths.parse(address_of(link)))
+                is_missing = error.condition == "amqp:not-found"
+                path = paths.parse(address_of(link))
+                self.log_refusal(error.description, path, is_missing=is_missing)
             self.end(link, error)
 
     def send_reply(self, data: bytes, path: Path, reply_to: str | None, session: Session) -> None:

@@ -47,8 +47,12 @@ class LinkHost(Protocol):
     def token_refused(self, refused: TokenRefused, path: Path) -> None:
         """Log it, and slow a client down whose address sends many bad tokens."""
 
-    def log_refusal(self, reason: str, path: Path | None = None, policy: str | None = None) -> None:
-        """Log that the client was refused. By default, the policy is that of its token."""
+    def log_refusal(
+        self, reason: str, path: Path, policy: str | None = None, *, is_missing: bool = False
+    ) -> None:
+        """Log that the client was refused. By default, the policy is that of its token.
+        `is_missing`: the path leads to no entity.
+        """
 
     def queue_request(self, handle: Callable[[int], None]) -> None:
         """Call `handle(now_ms)` in a separate turn of the event loop."""

@@ -7,9 +7,7 @@ that the client is sent; then nothing has changed.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,7 +16,19 @@ from pairbus.amqp.codec.types import Array, Int, Long, Timestamp
 from pairbus.amqp.codec.values import MalformedMessage
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.policies import Right
-from pairbus.broker.links.request_codec import Reply, Request, malformed, refusal
+from pairbus.broker.links.operation import (
+    Context,
+    ManagementOperation,
+    Refused,
+    SendReply,
+    integer,
+    list_of,
+    optional_text,
+    reply_when_durable,
+    text,
+    wrong,
+)
+from pairbus.broker.links.request_codec import Reply, malformed, refusal
 from pairbus.broker.message import (
     LARGE_FROM_BYTES,
     ROW_SEQUENCE_MASK,
@@ -30,20 +40,15 @@ from pairbus.broker.message import (
 )
 from pairbus.broker.messages.incoming import IncomingMessage
 from pairbus.broker.messages.lifecycle import Settlement
-from pairbus.broker.messages.mailbox import Lock, Mailbox
+from pairbus.broker.messages.mailbox import Lock
 from pairbus.broker.messages.queue import Queue, lock_lost
 from pairbus.broker.messages.sessions import MessageSession
-from pairbus.broker.namespace import Namespace
 from pairbus.cost.meter import units_of
-
-logger = logging.getLogger(__name__)
 
 _PEEK_COUNT_MAX: Final = 250
 _PEEK_BYTES_MAX: Final = 1024 * 1024
 _BY_NUMBER_BYTES_MAX: Final = 32 * 1024 * 1024
 _BATCH_DELETE_MAX: Final = 4000
-_VALUES_MAX: Final = 4000
-_LONG_MAX: Final = 2**63 - 1
 _ANY_SESSION_MS: Final = 253_402_300_800_000
 """The year 10000 stands for "with messages or state" in a listing of sessions."""
 _SETTLEMENTS: Final = {
@@ -52,67 +57,6 @@ _SETTLEMENTS: Final = {
     "defered": Settlement.DEFER,
     "suspended": Settlement.DEAD_LETTER,
 }
-
-SendReply = Callable[[Reply], None]
-
-
-class Refused(Exception):
-    def __init__(self, error: AmqpError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The entity of a request, and what is known of the client."""
-
-    namespace: Namespace
-    queue: Queue
-    mailbox: Mailbox
-    holder_of: Callable[[MessageSession], bool]
-    """Whether the client's connection holds that session."""
-    now_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ManagementOperation:
-    function: Callable[[Context, dict[str, Any], SendReply], None]
-    _: KW_ONLY
-    right: Right = Right.LISTEN
-    billed_as: str | None = None
-    """The kind of operation that a request counts as; None: the function counts its messages."""
-    receives: bool = False
-    """It is a form of receiving, and refused where receiving is."""
-    main_only: bool = False
-    """It is a form of sending, so it is refused for dead-letter queues."""
-
-
-def handle(
-    operation: ManagementOperation, context: Context, request: Request, reply: SendReply
-) -> None:
-    body = request.body if isinstance(request.body, dict) else {}
-    try:
-        context.queue.accessed_ms = context.now_ms
-        operation.function(context, body, reply)
-        if operation.billed_as is not None:
-            tally = context.queue.tally
-            setattr(tally, operation.billed_as, getattr(tally, operation.billed_as) + 1)
-    except Refused as refused:
-        reply(refusal(refused.error))
-    except Exception:
-        # Without a reply the client would wait until its time-out.
-        logger.exception("%s of %s failed", request.operation, context.queue.description)
-        reply(refusal(AmqpError("amqp:internal-error", "the broker failed; its log says why")))
-
-
-def reply_when_durable(context: Context, reply: SendReply, what: str) -> None:
-    """Reply when all changes so far are on the disk. `what` names the change in an error."""
-
-    def done(error: Exception | None) -> None:
-        failed = AmqpError("amqp:internal-error", f"{what} cannot be stored: {error}")
-        reply(Reply(200) if error is None else refusal(failed))
-
-    context.queue.runtime.committer.when_durable(done)
 
 
 class ReplyWhenAllDurable:
@@ -131,44 +75,7 @@ class ReplyWhenAllDurable:
             self._reply(self._result)
 
 
-# -- reading a request's body -----------------------------------------------------------------
-
-
-def wrong(name: str, value: Any, expected: str) -> Refused:
-    return Refused(
-        AmqpError(
-            "com.microsoft:argument-error", f"{name!r} is {value!r:.100}, but must be {expected}"
-        )
-    )
-
-
-def integer(body: dict[str, Any], name: str, *, least: int = 0) -> int:
-    value = body.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LONG_MAX:
-        raise wrong(name, value, f"a whole number from {least} to {_LONG_MAX}")
-    return int(value)
-
-
-def text(body: dict[str, Any], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str):
-        raise wrong(name, value, "a string")
-    return str(value)
-
-
-def optional_text(body: dict[str, Any], name: str) -> str | None:
-    return None if body.get(name) is None else text(body, name)
-
-
-def list_of(body: dict[str, Any], name: str, kind: type) -> list[Any]:
-    values = body.get(name)
-    if (
-        not isinstance(values, list)
-        or not 0 < len(values) <= _VALUES_MAX
-        or not all(isinstance(value, kind) for value in values)
-    ):
-        raise wrong(name, values, f"1 to {_VALUES_MAX} values of type {kind.__name__}")
-    return values
+# -- what the bodies of several requests name -----------------------------------------------------
 
 
 def sequences(context: Context, body: dict[str, Any], what: str) -> list[int]:
@@ -177,17 +84,16 @@ def sequences(context: Context, body: dict[str, Any], what: str) -> list[int]:
     for given in dict.fromkeys(list_of(body, "sequence-numbers", int)):
         number = int(given) & SEQUENCE_MASK
         if not 0 < number <= ROW_SEQUENCE_MASK:
-            raise not_found([int(given)], context.queue, what)
+            raise not_found(given, context.queue, what)
         numbers.append(number)
     return list(dict.fromkeys(numbers))
 
 
-def not_found(numbers: Sequence[int], queue: Queue, what: str) -> Refused:
+def not_found(number: int, queue: Queue, what: str) -> Refused:
     return Refused(
         AmqpError(
             "com.microsoft:message-not-found",
-            f"{queue.description} has no {what} message with sequence number "
-            f"{', '.join(map(str, numbers[:5]))}",
+            f"{queue.description} has no {what} message with sequence number {number}",
         )
     )
 
@@ -275,7 +181,7 @@ def receive_by_sequence_number(context: Context, body: dict[str, Any], reply: Se
             or message.lock is not None
             or (session is not None and message.session_id != session.session_id)
         ):
-            raise not_found([number], queue, "deferred")
+            raise not_found(number, queue, "deferred")
         size += message.size
         if messages and size > _BY_NUMBER_BYTES_MAX:  # one alone may have any size
             raise wrong(
@@ -356,7 +262,7 @@ def cancel_scheduled_message(context: Context, body: dict[str, Any], reply: Send
     for number in sequences(context, body, "scheduled"):
         message = mailbox.find(number)
         if message is None or message.state != MessageState.SCHEDULED or message.busy:
-            raise not_found([number], queue, "scheduled")
+            raise not_found(number, queue, "scheduled")
         messages.append(message)
     _remove(context, messages, reply, Reply(200))
 
@@ -390,8 +296,7 @@ def _remove(
     """Delete the messages together. Reply when that is durable."""
     for message in messages:
         context.mailbox.held[message.sequence] = message
-    done = ReplyWhenAllDurable(1, reply, on_success)
-    context.queue.remove(context.mailbox, messages, done)
+    context.queue.remove(context.mailbox, messages, ReplyWhenAllDurable(1, reply, on_success))
 
 
 def renew_session_lock(context: Context, body: dict[str, Any], reply: SendReply) -> None:

@@ -20,7 +20,7 @@ from pairbus.broker.entities.policies import Right
 from pairbus.broker.faults.kinds import OPERATION_OF_RIGHT, Operation
 from pairbus.broker.links import management, paths, rule_requests, tokens
 from pairbus.broker.links.host import LinkHost
-from pairbus.broker.links.management import Context, ManagementOperation
+from pairbus.broker.links.operation import Context, ManagementOperation
 from pairbus.broker.links.paths import Path
 from pairbus.broker.links.reading import Pause, Reading
 from pairbus.broker.links.request_codec import (
@@ -243,7 +243,7 @@ class CbsLink(RequestLink):
             return Reply(401, refused.reason)
         if path.entity and namespace.find(path.entity) is None:
             error = no_entity(namespace.name, path.entity)
-            self.connection.log_refusal(error.description, path, grant.policy_name)
+            self.connection.log_refusal(error.description, path, grant.policy_name, is_missing=True)
             return refusal(error)
         self.connection.add_grant(path, grant)
         return Reply(202, "Accepted")
@@ -270,6 +270,9 @@ class ManagementLink(RequestLink):
         if operation is None:
             text = f"{request.operation!r:.100} is not known to this broker"
             reply(refusal(AmqpError("amqp:not-implemented", text)))
+        elif self.connection.namespace.find(self.queue.name) is not self.queue:
+            # It was deleted while the request waited for its turn. What it stores would be lost.
+            reply(refusal(no_entity(self.connection.namespace.name, self.queue.name)))
         elif (error := self._refusal(request.operation, operation, now_ms)) is not None:
             reply(refusal(error))
         else:
@@ -280,7 +283,7 @@ class ManagementLink(RequestLink):
                 holder_of=self._holds,
                 now_ms=now_ms,
             )
-            management.handle(operation, context, request, reply)
+            operation.handle(context, request, reply)
 
     def _refusal(self, name: str, operation: ManagementOperation, now_ms: int) -> AmqpError | None:
         right = operation.right

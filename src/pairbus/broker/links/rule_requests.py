@@ -14,7 +14,7 @@ from pairbus.amqp.codec.types import Described, Int, Timestamp, ULong
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import RuleDescription
 from pairbus.broker.entities.policies import Right
-from pairbus.broker.links.management import (
+from pairbus.broker.links.operation import (
     Context,
     ManagementOperation,
     Refused,
