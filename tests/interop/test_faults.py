@@ -573,7 +573,7 @@ def test_faults_are_started_listed_and_cleared_over_http(bus, broker):
         bus.send("meanwhile")
     _, listed = http(broker, "GET", "/$faults")
     assert [(one["kind"], one["hits"]) for one in listed["faults"]] == [("cannot_send", 1)]
-    assert http(broker, "GET", "/$faults/1")[1] == listed["faults"][0] == broker.faults.listing()[0]
+    assert http(broker, "GET", "/$faults/1")[1] == listed["faults"][0]
     assert http(broker, "DELETE", "/$faults/1")[1]["state"] == "over"
     bus.send("after")
     assert http(broker, "GET", "/$faults/1")[0] == 404

@@ -11,7 +11,6 @@ from typing import Concatenate, ParamSpec, Self
 
 from pairbus.broker.faults import kinds
 from pairbus.broker.faults.controller import FaultController
-from pairbus.broker.faults.fault_json import running_to_json
 from pairbus.broker.faults.kinds import Fault
 from pairbus.broker.faults.schedule import RunningFault
 
@@ -92,12 +91,6 @@ class Faults:
     def all(self) -> list[RunningFault]:
         """Active and planned."""
         return self._controller.call(lambda: self._controller.faults)
-
-    def listing(self) -> list[dict[str, object]]:
-        """All of them, as `GET /$faults` lists them."""
-        return self._controller.call(
-            lambda: [running_to_json(fault) for fault in self._controller.faults]
-        )
 
     def clear(self) -> None:
         """End all that are active, and forget those that are planned."""

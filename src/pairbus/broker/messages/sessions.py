@@ -56,9 +56,6 @@ class Sessions:
             self._sessions[session_id] = MessageSession(session_id, active)
             self._available[session_id] = None
 
-    def __len__(self) -> int:
-        return len(self._sessions)
-
     def find(self, session_id: str) -> MessageSession | None:
         return self._sessions.get(session_id)
 

@@ -81,9 +81,6 @@ class WebSocketConnection(asyncio.Protocol):
                 self._take(event)
         self.flush()
 
-    def eof_received(self) -> None:
-        """Returns None, so that the transport closes: half a WebSocket is useless."""
-
     def connection_lost(self, exc: Exception | None) -> None:
         if self._close_timer is not None:
             self._close_timer.cancel()
