@@ -7,6 +7,7 @@ import pytest
 
 from pairbus.broker import housekeeping
 from pairbus.broker.messages.lifecycle import Settlement
+from tests.broker.messages.topic_world import sub, topic
 from tests.broker.world import FakeConnection, encoded, queue
 
 
@@ -26,13 +27,58 @@ def test_expired_messages_behind_locked_ones_are_found(world, monkeypatch):
 
 
 @pytest.mark.req("B-05")
+@pytest.mark.parametrize("settlement", [Settlement.ABANDON, Settlement.RELEASE, Settlement.DEFER])
+def test_an_expired_message_that_is_locked_has_to_wait_without_many_ticks(world, settlement):
+    world.send(encoded(ttl_ms=1000))
+    [lock] = world.receive()
+    world.tick()
+
+    world.clock.advance(1)
+    assert world.next_tick_seconds() == pytest.approx(4)
+
+    assert world.settle(lock, settlement) is None
+    assert world.loop.delays[-1] == pytest.approx(0.02)
+    world.tick()
+    assert world.sequences() == []
+    world.check_counters()
+
+
+@pytest.mark.req("B-05")
+def test_an_expired_message_is_found_when_its_lock_ends(make_world):
+    world = make_world(queue(lock_duration=timedelta(seconds=3)))
+    world.send(encoded(ttl_ms=1000))
+    world.receive()
+    world.tick()
+
+    world.clock.advance(1)
+    assert world.next_tick_seconds() == pytest.approx(2)
+    world.clock.advance(2)
+    assert world.next_tick_seconds() == pytest.approx(0.02)
+    world.tick()
+
+    assert world.sequences() == []
+    world.check_counters()
+
+
+def test_scheduled_messages_that_have_to_wait_do_not_hold_up_others(make_world, monkeypatch):
+    monkeypatch.setattr(housekeeping, "SWEEP_COUNT", 3)
+    world = make_world(topic(), sub("a"), queue())
+    world.send(*[encoded(due_ms=world.now_ms + 1000)] * 5, to="t")
+    world.send(encoded(due_ms=world.now_ms + 2000))
+    world.queue("t").is_waiting = True  # for its rules
+
+    world.pass_time(2)
+
+    assert len(world.receive()) == 1
+
+
+@pytest.mark.req("B-05")
 def test_more_than_a_sweep_of_expired_messages_goes_sweep_by_sweep(world, monkeypatch):
     monkeypatch.setattr(housekeeping, "SWEEP_COUNT", 3)
     world.send(*[encoded(ttl_ms=1000)] * 8, *[encoded(due_ms=world.now_ms + 1000)] * 5)
     world.clock.advance(1)
 
-    for _ in range(3):
-        assert world.next_tick_seconds() == pytest.approx(0.02)
+    assert [world.next_tick_seconds() for _ in range(3)] == pytest.approx([0.02, 0.02, 5])
 
     assert [world.rows(columns="state").get(n) for n in range(1, 14)] == [None] * 13
     assert len(world.receive(99)) == 5

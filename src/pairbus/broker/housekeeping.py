@@ -1,7 +1,7 @@
 """What happens to entities as time passes: schedules, expiry, lock expiry, auto-delete on idle.
 
 `Namespace.tick` calls these functions. A message that is locked or being changed is handled on a
-later tick. Times are epoch milliseconds.
+later tick: its entity asks for one when the message is free again. Times are epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from pairbus.broker.directory import Directory
+from pairbus.broker.messages.mailbox import Mailbox
 from pairbus.broker.messages.queue import Queue
 from pairbus.broker.storage.schema import is_damage
 from pairbus.broker.storage.store import Store
@@ -21,37 +23,56 @@ logger = logging.getLogger(__name__)
 
 SWEEP_COUNT: Final = 500
 SWEEP_PAGES_MAX: Final = 20
-_ACTIVATE_SECONDS: Final = 0.05
-"""Of processor time. The rules of a topic may need 30 ms for each message."""
+_SWEEP_SECONDS: Final = 0.05
+"""Of processor time. A message may go to a topic, whose rules may need 30 ms for it."""
 
 
-def activate_due_messages(store: Store, directory: Directory, *, now_ms: int) -> None:
-    """Enqueue scheduled messages that are due. The next tick continues if that takes too long."""
-    ends = time.thread_time() + _ACTIVATE_SECONDS
-    for mailbox_id, sequence in store.read_due(now_ms=now_ms, count=SWEEP_COUNT):
-        if (found := directory.mailbox(mailbox_id)) is not None:
-            try:
-                found[0].activate(sequence, now_ms=now_ms)
-            except Exception as error:
-                _log(error, found[0], f"scheduled message {sequence} could not be enqueued")
-            if time.thread_time() >= ends:
-                return
+def activate_due_messages(store: Store, directory: Directory, *, now_ms: int) -> bool:
+    """Enqueue scheduled messages that are due. Returns whether the next tick must continue."""
+
+    def activate(queue: Queue, mailbox: Mailbox, sequence: int) -> bool:
+        return queue.activate(sequence, now_ms=now_ms)
+
+    read = partial(store.read_due, now_ms=now_ms)
+    return _sweep(directory, read, activate, "scheduled message %d could not be enqueued")
 
 
-def expire_messages(store: Store, directory: Directory, *, now_ms: int) -> None:
-    """Delete or dead-letter messages whose time to live is over."""
+def expire_messages(store: Store, directory: Directory, *, now_ms: int) -> bool:
+    """Delete or dead-letter messages whose time to live is over. Returns whether the next tick must
+    continue.
+    """
+
+    def expire(queue: Queue, mailbox: Mailbox, sequence: int) -> bool:
+        return queue.expire(mailbox, sequence, now_ms=now_ms)
+
+    read = partial(store.read_expired, now_ms=now_ms)
+    return _sweep(directory, read, expire, "expired message %d could not be removed")
+
+
+def _sweep(
+    directory: Directory,
+    read: Callable[..., list[tuple[int, int]]],
+    handle: Callable[[Queue, Mailbox, int], bool],
+    problem: str,
+) -> bool:
+    """`handle` returns False for a message that has to wait. Those behind it have their turn."""
+    ends = time.thread_time() + _SWEEP_SECONDS
     for page in range(SWEEP_PAGES_MAX):
-        keys = store.read_expired(now_ms=now_ms, count=SWEEP_COUNT, skip=page * SWEEP_COUNT)
-        expired = False
+        keys = read(count=SWEEP_COUNT, skip=page * SWEEP_COUNT)
+        is_moving = False
         for mailbox_id, sequence in keys:
-            if (found := directory.mailbox(mailbox_id)) is not None:
-                queue, mailbox = found
-                try:
-                    expired |= queue.expire(mailbox, sequence, now_ms=now_ms)
-                except Exception as error:
-                    _log(error, queue, f"expired message {sequence} could not be removed")
-        if expired or len(keys) < SWEEP_COUNT:
-            return  # otherwise all of them are locked: look at the next page
+            if (found := directory.mailbox(mailbox_id)) is None:
+                continue
+            queue, mailbox = found
+            try:
+                is_moving |= handle(queue, mailbox, sequence)
+            except Exception as error:
+                _log(error, queue, problem % sequence)
+            if time.thread_time() >= ends:
+                return True
+        if is_moving or len(keys) < SWEEP_COUNT:
+            return len(keys) == SWEEP_COUNT
+    return False
 
 
 def expire_locks(directory: Directory, *, now_ms: int) -> None:
@@ -72,9 +93,9 @@ def _log(error: Exception, queue: Queue, what: str) -> None:
     logger.error("%s: %s", queue.description, what, exc_info=error)
 
 
-def next_deadline_ms(store: Store, directory: Directory) -> int | None:
-    """The next time at which one of the functions above has work."""
-    times = [store.next_due_ms(), store.next_expiry_ms()]
+def next_deadline_ms(store: Store, directory: Directory, *, now_ms: int) -> int | None:
+    """The next time at which one of the functions above has work. What has to wait has no time."""
+    times = [store.next_due_ms(after_ms=now_ms), store.next_expiry_ms(after_ms=now_ms)]
     for queue in directory:
         if queue.has_deadlines:
             times += [queue.next_lock_expiry_ms, queue.next_wait_end_ms]

@@ -49,9 +49,7 @@ from pairbus.errors import BrokerError, DataFileError, StartError
 logger = logging.getLogger(__name__)
 
 _TICK_GAP_MS: Final = 20
-"""The minimum time between two ticks. Without it, busy or locked messages would keep the loop
-spinning.
-"""
+"""The minimum time between two ticks. Without it, a long sweep would keep the loop spinning."""
 _HOUSEKEEPING_MS: Final = 5000
 _CATCH_UP_SECONDS: Final = 5.0
 _COMPILE_SECONDS: Final = 0.01
@@ -163,8 +161,9 @@ class Namespace:
         await self.committer.stop()
         if self._checker is not None:
             self._checker.join()
-        for queue in self.directory:
-            self.store.touch_entity(queue.entity_id, queue.accessed_ms)
+        if self.committer.refusal is None:
+            for queue in self.directory:
+                self.store.touch_entity(queue.entity_id, queue.accessed_ms)
         try:
             self.store.close()
         except sqlite3.Error as error:
@@ -190,6 +189,7 @@ class Namespace:
             yield from topic.compile_rules()
             if topic.is_waiting:
                 topic.is_waiting = False
+                self.expect(self.now_ms())  # messages may have waited for this
                 for connection in list(self.connections):
                     connection.rules_compiled()
                 self.run()
@@ -398,16 +398,17 @@ class Namespace:
         self._follow_clock()
         now_ms = self.now_ms()
         self._timer, self._next_ms = None, float("inf")
+        must_continue = False
         try:
             self.faults.update()
-            self._pass_time(now_ms)
+            must_continue = self._pass_time(now_ms)
         except sqlite3.DatabaseError as error:
             self._housekeeping_ms = now_ms + _HOUSEKEEPING_MS  # not again at once
             if not is_damage(error):
                 raise
             self._refuse_changes([str(error)])
         finally:  # the next tick must come, even after an error
-            self.expect(self._next_deadline(now_ms))
+            self.expect(now_ms if must_continue else self._next_deadline(now_ms))
 
     def _follow_clock(self) -> None:
         if self._system_clock is None:
@@ -420,22 +421,23 @@ class Namespace:
             for queue in self.directory:
                 queue.move_deadlines(round(step * 1000))
 
-    def _pass_time(self, now_ms: int) -> None:
-        housekeeping.activate_due_messages(self.store, self.directory, now_ms=now_ms)
-        housekeeping.expire_messages(self.store, self.directory, now_ms=now_ms)
+    def _pass_time(self, now_ms: int) -> bool:
+        """Returns whether more of it has to be done at once."""
+        has_more_due = housekeeping.activate_due_messages(self.store, self.directory, now_ms=now_ms)
+        has_more_expired = housekeeping.expire_messages(self.store, self.directory, now_ms=now_ms)
         housekeeping.expire_locks(self.directory, now_ms=now_ms)
         if now_ms >= self._housekeeping_ms:
             self._housekeeping_ms = now_ms + _HOUSEKEEPING_MS
             self._housekeeping(now_ms)
         self.run()
+        return has_more_due or has_more_expired
 
     def _next_deadline(self, now_ms: int) -> int:
         try:
-            next_ms = housekeeping.next_deadline_ms(self.store, self.directory)
+            next_ms = housekeeping.next_deadline_ms(self.store, self.directory, now_ms=now_ms)
         except sqlite3.DatabaseError:
             next_ms = None  # the next housekeeping reads again, and reports the error
-        at_ms = self._housekeeping_ms if next_ms is None else min(next_ms, self._housekeeping_ms)
-        return max(at_ms, now_ms + _TICK_GAP_MS)
+        return self._housekeeping_ms if next_ms is None else min(next_ms, self._housekeeping_ms)
 
     def _housekeeping(self, now_ms: int) -> None:
         self._clean(now_ms)
@@ -456,5 +458,8 @@ class Namespace:
 
     def _cleaned(self, error: Exception | None) -> None:
         self._is_cleaning = False
-        if error is None and not self._is_closing and self.store.has_garbage:
-            self._clean(self.now_ms())  # the next portion
+        if error is None and not self._is_closing:
+            now_ms = self.now_ms()
+            old = self.store.end_of_old_ids(now_ms=now_ms, count=1)
+            if self.store.has_garbage or old is not None:
+                self._clean(now_ms)  # the next portion

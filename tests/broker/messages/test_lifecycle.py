@@ -257,7 +257,7 @@ LOCK_EXPIRED = {
 def test_an_expired_lock_leads_to_a_decision(kind, state, delivery_count, expected):
     expired = stored_message(state=state, delivery_count=delivery_count)
 
-    assert lifecycle.lock_expired(expired, queue(max_delivery_count=3), kind) == expected
+    assert lifecycle.delivery_failed(expired, queue(max_delivery_count=3), kind) == expected
 
 
 @pytest.mark.req("B-04")
@@ -267,7 +267,9 @@ def test_a_message_is_delivered_as_often_as_the_queue_says(limit, start):
     count, deliveries = start, 0
     while True:  # ends: each lap adds one
         deliveries += 1
-        decision = lifecycle.lock_expired(stored_message(delivery_count=count), description, MAIN)
+        decision = lifecycle.delivery_failed(
+            stored_message(delivery_count=count), description, MAIN
+        )
         if isinstance(decision, DeadLetter):
             break
         assert decision == MakeAvailable(count + 1)

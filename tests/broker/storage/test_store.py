@@ -171,8 +171,11 @@ def test_due_and_expired_are_found_earliest_first(store, box):
     assert store.read_expired(now_ms=NOW, count=9, skip=1) == [(mailbox, 3)]
     assert store.read_due(now_ms=NOW, count=9) == [(mailbox, 5), (mailbox, 4)]
     assert store.read_due(now_ms=NOW, count=1) == [(mailbox, 5)]
-    assert store.next_expiry_ms() == NOW - 5
-    assert store.next_due_ms() == NOW - 1
+    assert store.read_due(now_ms=NOW, count=1, skip=1) == [(mailbox, 4)]
+    assert store.next_expiry_ms(after_ms=NOW - 1) == NOW
+    assert store.next_expiry_ms(after_ms=NOW) == NOW + 5
+    assert store.next_due_ms(after_ms=NOW) == NOW + 1
+    assert store.next_due_ms(after_ms=NOW + 1) is None
 
 
 @pytest.mark.req("B-07")
@@ -185,6 +188,25 @@ def test_a_message_id_is_known_in_its_mailbox_until_its_window_ends(store, box):
     assert not store.was_seen(box.mailbox_id, "y", now_ms=NOW)
     for other in (box.mailbox_id - 1, box.mailbox_id + 1):
         assert not store.was_seen(other, "x", now_ms=NOW)
+
+
+@pytest.mark.req("B-07")
+def test_message_ids_past_their_window_are_deleted_in_portions(store, box, monkeypatch):
+    monkeypatch.setattr(store_module, "GARBAGE_ROWS", 2)
+    for number in range(5):
+        store.remember(box.mailbox_id, f"old {number}", NOW - number)
+    store.remember(box.mailbox_id, "new", NOW + 1)
+    store.save()
+
+    left = []
+    while store.end_of_old_ids(now_ms=NOW, count=1) is not None:
+        store.clean(now_ms=NOW)
+        store.save()
+        known = [f"old {number}" for number in range(5)]
+        left.append(sum(store.was_seen(box.mailbox_id, one, now_ms=0) for one in known))
+
+    assert left == [3, 1, 0]
+    assert store.was_seen(box.mailbox_id, "new", now_ms=NOW)
 
 
 @pytest.mark.req("B-06")

@@ -98,7 +98,9 @@ class Enqueuer:
             number, placed = self._store_or_forward(one, plain_times, now_ms=now_ms)
             numbers.append(number)
             placements += placed
-        entity.runtime.committer.when_durable(_enqueued, placements, done, arguments)
+        entity.runtime.committer.when_durable(
+            lambda error: done(placements.finish(error), *arguments)
+        )
         return numbers
 
     def plain_times(self, now_ms: int) -> lifecycle.Times:
@@ -151,9 +153,3 @@ class Enqueuer:
             return one.partition_id
         key = one.session_id or one.partition_key or one.message_id or str(number)
         return zlib.crc32(key.encode()) % PARTITIONS
-
-
-def _enqueued(
-    error: Exception | None, placements: Placements, done: Done, arguments: tuple[Any, ...]
-) -> None:
-    done(placements.finish(error), *arguments)

@@ -154,17 +154,15 @@ def activate(entity: Entity, message: Message, *, now_ms: int) -> None:
     entity.main.held[message.sequence] = message
     entity.main.counters.add(MessageState.SCHEDULED, message.size, -1)
     entity.runtime.store.delete(entity.main.counters, [message])
-    entity.runtime.committer.when_durable(_activated, entity, message, placements)
 
+    def activated(error: Exception | None) -> None:
+        message.busy = False
+        entity.main.held.pop(message.sequence, None)
+        if error is not None:
+            entity.main.counters.add(MessageState.SCHEDULED, message.size)
+        placements.finish(error)
 
-def _activated(
-    error: Exception | None, entity: Entity, message: Message, placements: Placements
-) -> None:
-    message.busy = False
-    entity.main.held.pop(message.sequence, None)
-    if error is not None:
-        entity.main.counters.add(MessageState.SCHEDULED, message.size)
-    placements.finish(error)
+    entity.runtime.committer.when_durable(activated)
 
 
 def add_properties(message: Message, properties: Mapping[str, Any]) -> None:

@@ -176,7 +176,7 @@ def settled(
         case Settlement.RELEASE:
             return MakeAvailable(message.delivery_count)
         case Settlement.ABANDON:
-            return _delivery_failed(message, queue, kind)
+            return delivery_failed(message, queue, kind)
         case Settlement.DEFER:
             return Defer(message.delivery_count)
         case Settlement.DEAD_LETTER:
@@ -190,11 +190,7 @@ def settled(
             return DeadLetter(reason, description)
 
 
-def lock_expired(message: Message, queue: EntityDescription, kind: MailboxKind) -> Change:
-    return _delivery_failed(message, queue, kind)
-
-
-def _delivery_failed(message: Message, queue: EntityDescription, kind: MailboxKind) -> Change:
+def delivery_failed(message: Message, queue: EntityDescription, kind: MailboxKind) -> Change:
     count = message.delivery_count + 1
     if message.state == MessageState.DEFERRED:
         # A deferred message was received by its number. It stays deferred.

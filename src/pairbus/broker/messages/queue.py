@@ -32,6 +32,10 @@ def lock_lost(what: str) -> AmqpError:
     )
 
 
+def _nobody_waits(error: AmqpError | None) -> None:
+    """A lock or a message has expired. The committer has logged a failure."""
+
+
 class Queue(Entity):
     enqueuer: Enqueuer
 
@@ -127,25 +131,19 @@ class Queue(Entity):
         self.runtime.store.delete(mailbox.counters, messages)
         for message in messages:
             message.busy = True
-        self.runtime.committer.when_durable(self._removed, mailbox, messages, done, arguments)
-        self._separate()
 
-    def _removed(
-        self,
-        error: Exception | None,
-        mailbox: Mailbox,
-        messages: Sequence[Message],
-        done: Done,
-        arguments: tuple[Any, ...],
-    ) -> None:
-        for message in messages:
-            message.busy = False
-            if error is None:
-                mailbox.forget(message, was_active=message.state == MessageState.ACTIVE)
-            else:
-                mailbox.counters.add(message.state, message.size)
-                self._still_here(mailbox, message)
-        done(None if error is None else cannot_store(error), *arguments)
+        def removed(error: Exception | None) -> None:
+            for message in messages:
+                message.busy = False
+                if error is None:
+                    mailbox.forget(message, was_active=message.state == MessageState.ACTIVE)
+                else:
+                    mailbox.counters.add(message.state, message.size)
+                    self._still_here(mailbox, message)
+            done(None if error is None else cannot_store(error), *arguments)
+
+        self.runtime.committer.when_durable(removed)
+        self._separate()
 
     def put_back(self, mailbox: Mailbox, message: Message) -> None:
         """The message was deleted for delivery but could not be delivered. It is restored with its
@@ -190,12 +188,12 @@ class Queue(Entity):
             self._returned(mailbox, lock.message)
             done(None, *arguments)
         else:
-            self._apply(
+            self.change(
                 mailbox,
                 lock.message,
                 decision,
                 done,
-                arguments,
+                *arguments,
                 now_ms=now_ms,
                 properties=properties,
             )
@@ -215,18 +213,13 @@ class Queue(Entity):
         refused = lifecycle.refusal_of_message(self.description, size=size, session_id="")
         return None if refused is None else lifecycle.Refuse(refused)
 
-    def change(self, mailbox: Mailbox, message: Message, decision: Change, *, now_ms: int) -> None:
-        """A change that no client waits for: a lock or a message has expired."""
-        self._apply(mailbox, message, decision, _nobody_waits, (), now_ms=now_ms)
-
-    def _apply(
+    def change(
         self,
         mailbox: Mailbox,
         message: Message,
         decision: Change,
-        done: Done,
-        arguments: tuple[Any, ...],
-        *,
+        done: Done = _nobody_waits,
+        *arguments: Any,
         now_ms: int,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
@@ -259,48 +252,25 @@ class Queue(Entity):
                     store.rewrite(counters, message)
                 store.update(counters, message)
         message.busy = True  # not before: if a call above raises, the message must stay usable
-        self.runtime.committer.when_durable(
-            self._decided, mailbox, message, decision, before, placements, done, arguments
-        )
+
+        def changed(error: Exception | None) -> None:
+            message.busy = False
+            if error is not None:
+                if not isinstance(decision, lifecycle.DeadLetter):
+                    counters.add(message.state, message.size, -1)
+                message.state, message.delivery_count, message.bare, message.body_id = before
+                counters.add(message.state, message.size)
+                self._still_here(mailbox, message)
+            elif isinstance(decision, lifecycle.MakeAvailable):
+                self._returned(mailbox, message)
+            else:
+                mailbox.forget(message, was_active=before[0] == MessageState.ACTIVE)
+                if isinstance(decision, lifecycle.Defer):
+                    self._may_expire(message)
+            done(placements.finish(error), *arguments)
+
+        self.runtime.committer.when_durable(changed)
         self._separate()
-
-    def _decided(
-        self,
-        error: Exception | None,
-        mailbox: Mailbox,
-        message: Message,
-        decision: Change,
-        before: tuple[int, int, bytes, int | None],
-        placements: Placements,
-        done: Done,
-        arguments: tuple[Any, ...],
-    ) -> None:
-        message.busy = False
-        if error is not None:
-            refusal = placements.finish(error)
-            self._undo(mailbox, message, decision, before)
-            done(refusal, *arguments)
-            return
-        was_active = before[0] == MessageState.ACTIVE
-        if isinstance(decision, lifecycle.MakeAvailable):
-            self._returned(mailbox, message)
-        else:
-            mailbox.forget(message, was_active=was_active)
-        placements.finish(None)
-        done(None, *arguments)
-
-    def _undo(
-        self,
-        mailbox: Mailbox,
-        message: Message,
-        decision: Change,
-        before: tuple[int, int, bytes, int | None],
-    ) -> None:
-        if isinstance(decision, lifecycle.MakeAvailable | lifecycle.Defer):
-            mailbox.counters.add(message.state, message.size, -1)
-        message.state, message.delivery_count, message.bare, message.body_id = before
-        mailbox.counters.add(message.state, message.size)
-        self._still_here(mailbox, message)
 
     def _still_here(self, mailbox: Mailbox, message: Message) -> None:
         """The disk has refused a change. A message that nobody has locked is free again."""
@@ -310,7 +280,13 @@ class Queue(Entity):
     def _returned(self, mailbox: Mailbox, message: Message) -> None:
         mailbox.unlock(message)
         self._freed(mailbox, message)
+        self._may_expire(message)
         self.runtime.wake(self, mailbox)
+
+    def _may_expire(self, message: Message) -> None:
+        """While a message is locked, its time to live may end without any effect."""
+        if message.expires_ms is not None:
+            self.runtime.expect(message.expires_ms)
 
     def _freed(self, mailbox: Mailbox, message: Message) -> None:
         """Nobody holds it or changes it any more."""
@@ -327,7 +303,7 @@ class Queue(Entity):
         for mailbox in self.mailboxes.values():
             for lock in mailbox.expired_locks(now_ms=now_ms):
                 mailbox.unlock(lock.message)
-                decision = lifecycle.lock_expired(lock.message, self.description, mailbox.kind)
+                decision = lifecycle.delivery_failed(lock.message, self.description, mailbox.kind)
                 self.change(mailbox, lock.message, decision, now_ms=now_ms)
         if self.main.sessions is not None:
             for session in self.main.sessions.expired(now_ms=now_ms):
@@ -390,7 +366,9 @@ class Queue(Entity):
                 continue  # it was settled in time
             self.main.unlock(lock.message)
             if has_expired:
-                decision = lifecycle.lock_expired(lock.message, self.description, MailboxKind.MAIN)
+                decision = lifecycle.delivery_failed(
+                    lock.message, self.description, MailboxKind.MAIN
+                )
                 self.change(self.main, lock.message, decision, now_ms=now_ms)
             else:
                 self._returned(self.main, lock.message)
@@ -428,12 +406,10 @@ class Queue(Entity):
         self.change(mailbox, message, lifecycle.expired(self.description), now_ms=now_ms)
         return True
 
-    def activate(self, sequence: int, *, now_ms: int) -> None:
-        """A scheduled message is due."""
+    def activate(self, sequence: int, *, now_ms: int) -> bool:
+        """A scheduled message is due. Returns False if it has to wait."""
         message = self.main.find(sequence)
-        if message is not None and not message.busy:
-            forwarding.activate(self, message, now_ms=now_ms)
-
-
-def _nobody_waits(error: AmqpError | None) -> None:
-    """The committer has logged a failure. The message is unchanged."""
+        if message is None or message.busy:
+            return False
+        forwarding.activate(self, message, now_ms=now_ms)
+        return True

@@ -132,9 +132,8 @@ class Topic(Queue):
         for subscription in list(self.subscriptions.values()):
             yield from subscription.compile_rules()
 
-    def activate(self, sequence: int, *, now_ms: int) -> None:
-        if not self.is_waiting:
-            super().activate(sequence, now_ms=now_ms)
+    def activate(self, sequence: int, *, now_ms: int) -> bool:
+        return not self.is_waiting and super().activate(sequence, now_ms=now_ms)
 
     @property
     def size_bytes(self) -> int:
@@ -305,7 +304,11 @@ class TopicEnqueuer(Enqueuer):
         message = self._message(subscription, one, now_ms)
         subscription.runtime.store.keep_count(subscription.main.counters)
         hops = one.hops
-        if any(one.source == other.name for other in self._topic.subscriptions.values()):
+        source = subscription.runtime.find(one.source or "")
+        if (
+            isinstance(source, Subscription)
+            and source.description.topic_name.lower() == self._topic.name.lower()
+        ):
             # It has been here before: each round would multiply it by the subscriptions that fail.
             hops = lifecycle.FORWARD_HOPS_MAX
         return forwarding.dead_letter(subscription, message, reason, text, now_ms=now_ms, hops=hops)

@@ -90,18 +90,18 @@ class Reads:
         )
         return [row[0] & ROW_SEQUENCE_MASK for row in rows]
 
-    def read_due(self, *, now_ms: int, count: int) -> list[tuple[int, int]]:
+    def read_due(self, *, now_ms: int, count: int, skip: int = 0) -> list[tuple[int, int]]:
         """(mailbox, sequence) of scheduled messages that are due, earliest first."""
-        return self._read_keys("due_ms", now_ms, count, 0)
+        return self._read_keys("due_ms", now_ms, count, skip)
 
     def read_expired(self, *, now_ms: int, count: int, skip: int = 0) -> list[tuple[int, int]]:
         return self._read_keys("expires_ms", now_ms, count, skip)
 
-    def next_due_ms(self) -> int | None:
-        return self._first("SELECT min(due_ms) FROM message WHERE due_ms IS NOT NULL")
+    def next_due_ms(self, *, after_ms: int) -> int | None:
+        return self._first("SELECT min(due_ms) FROM message WHERE due_ms > ?", after_ms)
 
-    def next_expiry_ms(self) -> int | None:
-        return self._first("SELECT min(expires_ms) FROM message WHERE expires_ms IS NOT NULL")
+    def next_expiry_ms(self, *, after_ms: int) -> int | None:
+        return self._first("SELECT min(expires_ms) FROM message WHERE expires_ms > ?", after_ms)
 
     def was_seen(self, mailbox_id: int, message_id: str, *, now_ms: int) -> bool:
         row = self._reader.execute(
@@ -136,6 +136,13 @@ class Reads:
         )
         return [row[0] for row in rows]
 
+    def end_of_old_ids(self, *, now_ms: int, count: int) -> int | None:
+        """When the windows of the oldest `count` message ids past theirs have ended; None if there
+        are no such ids.
+        """
+        oldest = "SELECT until_ms FROM seen WHERE until_ms <= ? ORDER BY until_ms LIMIT ?"
+        return self._first(f"SELECT max(until_ms) FROM ({oldest})", now_ms, count)
+
     @property
     def has_garbage(self) -> bool:
         return self._reader.execute("SELECT 1 FROM garbage LIMIT 1").fetchone() is not None
@@ -152,8 +159,8 @@ class Reads:
         ).fetchall()
         return row[0], rows
 
-    def _first(self, query: str) -> int | None:
-        (value,) = self._reader.execute(query).fetchone()
+    def _first(self, query: str, *parameters: int) -> int | None:
+        (value,) = self._reader.execute(query, parameters).fetchone()
         return None if value is None else int(value)
 
     def _read_keys(self, column: str, now_ms: int, count: int, skip: int) -> list[tuple[int, int]]:

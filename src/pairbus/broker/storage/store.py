@@ -51,13 +51,13 @@ class Store(Writes, Reads):
         return self._lock.was_closed
 
     def clean(self, *, now_ms: int) -> None:
-        """Delete message ids past their window, and some of the rows of deleted entities.
+        """Delete some of the message ids past their window, and of the rows of deleted entities.
 
         Do not call it again before that is committed: it would read, and release, the same rows.
         """
-        first = self._first("SELECT min(until_ms) FROM seen")
-        if first is not None and first <= now_ms:
-            self._add("DELETE FROM seen WHERE until_ms <= ?", now_ms)
+        until_ms = self.end_of_old_ids(now_ms=now_ms, count=GARBAGE_ROWS)
+        if until_ms is not None:
+            self._add("DELETE FROM seen WHERE until_ms <= ?", until_ms)
         found = self.garbage(GARBAGE_ROWS)
         if found is None:
             return
