@@ -60,7 +60,7 @@ class FailedOver(Event):
 class FailedBack(Event):
     path: str
     reason: str
-    """`ping`, or `by hand`; with ordered fail-back also `backlog home`, or `wait over` if
+    """`ping`, or `by hand`; with ordered failback also `backlog home`, or `wait over` if
     `fail_back_wait_max` ended first and order is not kept."""
     after_seconds: float
     """How long the entity was failed over."""

@@ -178,7 +178,7 @@ def test_survives_conversations_with_a_few_wrong_bytes(victim: Victim) -> None:
                 case "drop" if len(frames) > 5:
                     del frames[position]
         with Peer(victim.address) as peer:
-            # A transfer may not come before the broker's begin has told its window, and a
+            # A transfer may not come before the broker's begin has announced its window, and a
             # farewell in the same breath would make its answers superfluous.
             for part in (frames[:6], frames[6:13], frames[13:]):
                 peer.send(*part)

@@ -1,6 +1,6 @@
 """`kill -9` at random moments while clients work; then the same data file again, many times over.
 
-The clients are the official SDK, told never to retry, so that each attempt has one of three ends:
+The clients are the official SDK, which never retries, so that each attempt has one of three ends:
 acknowledged, refused, unknown. The ledger keeps them, and gives the verdict in Jepsen's words after
 the last round. Three kinds of traffic run at once:
 

@@ -1,4 +1,4 @@
-"""A peer that takes connections and says nothing, as far as it is told to go.
+"""A peer that takes connections and says nothing, and goes as far as a test wants.
 
 This is what a namespace looks like behind a network that drops packets, or one that hangs.
 """

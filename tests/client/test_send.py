@@ -991,7 +991,7 @@ def test_an_observer_that_exits_leaves_no_lock_held(patient: World) -> None:
 def test_an_interrupt_as_a_call_begins_to_divert_leaves_nothing_to_come_home(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With ordered fail-back, the entity would wait for it for ever."""
+    """With ordered failback, the entity would wait for it for ever."""
     world = World(clock, fail_back="ordered")
     world.fail_over()
     begin = world.pairing.backlog_begins

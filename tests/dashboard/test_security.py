@@ -1,4 +1,4 @@
-"""The guard in front of the page: who gets in, and what a browser is told."""
+"""The guard in front of the page: who gets in, and what a browser gets."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_a_peer_that_speaks_something_else_and_hangs_up(said):
         assert not client.is_open
 
 
-# -- a broker in trouble ----------------------------------------------------------------------
+# -- a broker that fails -----------------------------------------------------------------------
 
 
 def works(client: FastClient) -> bool:

@@ -346,7 +346,7 @@ def test_without_a_ca_file_the_one_in_the_environment_is_trusted(broker, monkeyp
         address.client()
 
 
-# -- what it is told --------------------------------------------------------------------------
+# -- what it learns ---------------------------------------------------------------------------
 
 
 def test_a_connection_string_for_one_entity_opens_no_other(connect, broker):

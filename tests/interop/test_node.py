@@ -57,7 +57,7 @@ QUEUES: dict[str, dict[str, dict[str, Any]]] = {
         "dead-letters with a reason and receives from the dead-letter queue": {},
         "receives and deletes": {},
         "renews a message lock": {},
-        "a lost lock is told and the message comes again": {
+        "a lost lock is an error and the message comes again": {
             "lock_duration": timedelta(seconds=1),
         },
         "settles by lock token after the link is gone": {},

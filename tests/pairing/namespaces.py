@@ -130,7 +130,7 @@ class NamespaceProcess:
         assert line.startswith(f"{self.name} ready: "), f"it said {line!r}\n{self.log.read_text()}"
 
     def kill(self) -> None:
-        """`kill -9`: no handler runs, and no peer is told."""
+        """`kill -9`: no handler runs, and no connection is closed."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Ordered fail-back on real brokers, with the syphon's own tasks: what one client sends to a
+"""Ordered failback on real brokers, with the syphon's own tasks: what one client sends to a
 session arrives in the order in which it was sent."""
 
 from __future__ import annotations

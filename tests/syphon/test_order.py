@@ -1,4 +1,4 @@
-"""Messages of a client with ordered fail-back do not overtake those that another receiver holds."""
+"""Messages of a client with ordered failback do not overtake those that another receiver holds."""
 
 import threading
 import time

@@ -43,7 +43,7 @@ def batches_of(
     diverted_by: str | None = None,
 ) -> list[BacklogBatch]:
     """`given` is what the application sends, with ids. `sender` is an open sender of the SDK,
-    blocking or asyncio: nothing here waits. `diverted_by`: the mark for ordered fail-back.
+    blocking or asyncio: nothing here waits. `diverted_by`: the mark for ordered failback.
     """
     _, batch_bytes_max = private.link_limits(sender)
     is_ready = isinstance(given, DivertedBatch) and given.path == path and diverted_by is None

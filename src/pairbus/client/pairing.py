@@ -248,7 +248,7 @@ class PairingCore:
             self._billed.sent(path, way, count=count, extra=extra)
         self.notify_observers()
 
-    # These three only with ordered fail-back: sends to the backlog that are under way.
+    # These three only with ordered failback: sends to the backlog that are under way.
 
     def backlog_begins(self, path: str, way: ToBacklog, call: object) -> bool:
         with self._lock:
@@ -263,7 +263,7 @@ class PairingCore:
             router.ordered.backlog_call_ended(path, call, now=self.clock())
 
     def diverted_by(self) -> str | None:
-        """The mark for a message that is diverted now. None without ordered fail-back."""
+        """The mark for a message that is diverted now. None without ordered failback."""
         return f"{self._token}:{self.clock():.3f}" if self.is_ordered else None
 
     def failed(self, path: str, way: Way, error: BaseException) -> bool:

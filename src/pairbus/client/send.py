@@ -105,7 +105,7 @@ class SendCall:
         """By backlog queue that was busy: until when it does not get this call's messages."""
         self._result: Any = None
         self._is_diverting = False
-        """Only with ordered fail-back: for the router, the call may be under way to the backlog."""
+        """Only with ordered failback: for the router, the call may be under way to the backlog."""
 
     def steps(self) -> Steps[Any]:
         try:

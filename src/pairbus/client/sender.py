@@ -152,7 +152,7 @@ class SenderCore:
             yield from self._opening_primary(pairing)
             private.lend_limits(self, pairing.pool.limits)
         path = self.entity_name
-        # With ordered fail-back, the envelopes are made when the batch is sent.
+        # With ordered failback, the envelopes are made when the batch is sent.
         is_plain = pairing.is_ordered or isinstance(pairing.plan(path), ToPrimary)
         batch = yield create
         return batch if is_plain else DivertedBatch.of(batch, path)

@@ -207,7 +207,7 @@ def test_a_refused_link_has_null_termini_then_a_closed_detach_with_the_error(pai
     answer = pair.at_client(Attached)[0].link.remote
     assert not answer.has_source
     assert not answer.has_target
-    assert not pair.at_server(Detached), "who ended a link is not told of it again"
+    assert not pair.at_server(Detached), "who ended a link gets no event for it"
 
 
 def test_an_attach_may_be_answered_later_and_others_go_on_meanwhile(pair):

@@ -43,7 +43,7 @@ def attach(address, number=0):
 
 
 class Client:
-    """Sends what it is told to, and never answers anything."""
+    """Sends what a test gives it, and never answers anything."""
 
     def __init__(self, broker):
         self._socket = socket.create_connection(("localhost", broker.port), timeout=60)

@@ -11,7 +11,7 @@ ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
 
 @dataclass
 class Known:
-    """A message, told apart by its tag."""
+    """A message, identified by its tag."""
 
     tag: bytes
     state: int

@@ -62,7 +62,7 @@ class QueueDriver(WorldMachine):
         return data.draw(st.sampled_from(live * 3 + self.locks[-len(live) - 1 :]))
 
     def compose(self, specs):
-        """Bytes to send, and what the model is to be told of them."""
+        """Bytes to send, and what the model must know of them."""
         composed = []
         for spec in specs:
             tag = b"tag-%d" % next(self.tags)

@@ -335,7 +335,7 @@ class QueueMachine(QueueDriver):
     @precondition(lambda self: self.locks)
     @rule(data=st.data(), specs=st.lists(MESSAGES, min_size=1, max_size=2), settlement=SETTLEMENTS)
     def work_on_a_broken_disk(self, data, specs, settlement):
-        """Everybody is told, and nothing has changed."""
+        """Everybody gets the error, and nothing has changed."""
         box, lock = self.draw_lock(data)
         is_held = self.model.holds(lock.token, now_ms=self.now_ms)
         in_vain = settlement is Settlement.DEAD_LETTER and box == "dead"

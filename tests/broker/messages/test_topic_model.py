@@ -327,7 +327,7 @@ class TopicMachine(WorldMachine):
         tries_again=st.booleans(),
     )
     def work_on_a_broken_disk(self, data, specs, how, tries_again):
-        """Everybody is told, and nothing has changed: the lock is good for another try."""
+        """Everybody gets the error, and nothing has changed: the lock is good for another try."""
         name, (settlement, properties) = self.draw_name(data), how
         self.tick()
         locks = self.world.receive(1, of=at(name))

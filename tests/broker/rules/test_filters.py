@@ -52,7 +52,7 @@ MATCHES = {
     "two literals that differ": ("1=0", False),
     "two properties": ("quantity > price", True),
     # names
-    "names are told apart without regard to case": ("COLOR = 'blue' AND Quantity = 10", True),
+    "names are compared without regard to case": ("COLOR = 'blue' AND Quantity = 10", True),
     "words may be in any case": ("color = 'blue' aNd NoT quantity = 11", True),
     "the scope of users may be said": ("user.color = 'blue' AND USER.quantity = 10", True),
     "in square brackets": ("[color] = 'blue'", True),

@@ -1,4 +1,4 @@
-"""Group commit: who is told what, when, and on whose thread."""
+"""Group commit: who learns what, when, and on which thread."""
 
 import asyncio
 import logging

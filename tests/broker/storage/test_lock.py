@@ -1,4 +1,4 @@
-"""One broker uses a data file at a time, and the next one is told if messages have disappeared."""
+"""One broker uses a data file at a time, and the next one notices if messages have disappeared."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""A world for ordered fail-back: a primary, backlog queues, a syphon, and clients whose threads
+"""A world for ordered failback: a primary, backlog queues, a syphon, and clients whose threads
 send one message after the other. The routers are real; everything else is a list.
 
 Each step is a rule of `test_ordered_model.py`. Sends, pings and peeks take as many steps as it

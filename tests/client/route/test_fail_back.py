@@ -1,4 +1,4 @@
-"""Ordered fail-back: when the backlog is peeked at, when sends wait, and when an entity is home."""
+"""Ordered failback: when the backlog is peeked at, when sends wait, and when an entity is home."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Ordered fail-back in any interleaving of sends, outages, pings, peeks, and syphon rounds that
+"""Ordered failback in any interleaving of sends, outages, pings, peeks, and syphon rounds that
 die: each thread's messages arrive in the order in which it sent them, and everybody gets home."""
 
 import random

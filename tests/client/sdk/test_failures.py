@@ -146,7 +146,7 @@ def test_every_error_of_the_sdk_was_thought_of():
 BY_CLASS_ALONE = {
     "a time-out": (sdk.OperationTimeoutError(), OUTAGE),
     "a lost connection": (sdk.ServiceBusConnectionError(), OUTAGE),
-    "trouble to communicate": (sdk.ServiceBusCommunicationError(), OUTAGE),
+    "a failure to communicate": (sdk.ServiceBusCommunicationError(), OUTAGE),
     "a disabled entity": (sdk.MessagingEntityDisabledError(), OUTAGE),
     "a full entity": (sdk.ServiceBusQuotaExceededError(), OUTAGE),
     "a messaging failure without a name": (sdk.ServiceBusError("?"), OUTAGE),
@@ -335,7 +335,7 @@ SCHEDULING = {
     "an unnamed refusal": (answered(None, 401), SETUP),
     "unnamed and gone": (answered(None, 410), SETUP),
     "unnamed throttling": (answered(None, 429), THROTTLED),
-    "unnamed trouble": (answered(None, 500), OUTAGE),
+    "an unnamed failure": (answered(None, 500), OUTAGE),
 }
 
 

@@ -44,7 +44,7 @@ def broker() -> Iterator[Broker]:
     ]
     with Broker(queues=queues, topics=["events"], policies=POLICIES) as running:
         yield running
-        with warnings.catch_warnings():  # see above: collected here, they trouble no other module
+        with warnings.catch_warnings():  # see above: collected here, they disturb no other module
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
 
@@ -190,13 +190,13 @@ class AsyncioCredential(Credential):
 
 
 @pytest.mark.parametrize(
-    ("trouble", "kind"),
+    ("failure", "kind"),
     [(ClientAuthenticationError("refused"), SETUP), (ServiceRequestError("no route"), OUTAGE)],
     ids=["refused", "out of reach"],
 )
-def test_a_credential_in_trouble(shell, broker, trouble, kind):
+def test_a_credential_that_fails(shell, broker, failure, kind):
     [endpoint] = broker.namespaces.values()
-    credential = (AsyncioCredential if isinstance(shell, AsyncioShell) else Credential)(trouble)
+    credential = (AsyncioCredential if isinstance(shell, AsyncioShell) else Credential)(failure)
     where = f"{endpoint.host}:{endpoint.port}"
     with shell.client_with(where, credential, use_tls=False, retry_total=0) as client:
         error = opened(client.get_queue_sender("orders"))

@@ -300,7 +300,7 @@ def test_closing_with_sends_under_way_loses_no_send_that_was_acknowledged(
 
     assert {type(error) for error in errors} == {ValueError}
     entity = status().entity("orders")
-    # What was told as sent or diverted is at least what the callers know of.
+    # What was counted as sent or diverted is at least what the callers know of.
     assert entity.sent + entity.diverted >= counts["sent"]
 
 

@@ -224,7 +224,7 @@ const scenarios = {
     await receiver.completeMessage(message);
   },
 
-  async "a lost lock is told and the message comes again"({ client, queue }) {
+  async "a lost lock is an error and the message comes again"({ client, queue }) {
     await client.createSender(queue).sendMessages({ body: 1 });
     const receiver = client.createReceiver(queue, { maxAutoLockRenewalDurationInMs: 0 });
     const [first] = await receive(receiver, 1);

@@ -13,7 +13,7 @@ a test of microseconds. The shells own all of that, and hold one lock around the
     status.py       a snapshot of it
     backlog.py      the rotation of the backlog queues
     envelope.py     what a message carries while it waits in a backlog queue
-    fail_back.py    ordered fail-back: an entity goes back when its own messages are home
+    fail_back.py    ordered failback: an entity goes back when its own messages are home
     own_backlog.py  what is known of them, and when the queue is peeked at
     drains.py       when the messages of an outbox are sent
 """

@@ -21,7 +21,7 @@ SESSION_ID: Final = "x-ms-sessionid"
 TIME_TO_LIVE: Final = "x-ms-timetolive"
 SCHEDULED: Final = "x-ms-scheduledenqueuetimeutc"
 DIVERTED_BY: Final = "x-pairbus-diverted-by"
-"""With ordered fail-back: which client diverted the message, and when on that client's clock."""
+"""With ordered failback: which client diverted the message, and when on that client's clock."""
 ALIASES: Final = (PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED, DIVERTED_BY)
 KEPT_PREFIX: Final = "x-pairbus-kept:"
 """The prefix for an application's own properties whose names are the same as ours."""

@@ -1,4 +1,4 @@
-"""Ordered fail-back: an entity goes back to the primary when this client's messages are home.
+"""Ordered failback: an entity goes back to the primary when this client's messages are home.
 
 While the client has messages of an entity in a backlog queue, the entity uses no other queue: the
 syphon keeps order within a queue only. When the primary answers, the client goes on diverting until

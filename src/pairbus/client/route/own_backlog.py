@@ -1,5 +1,5 @@
 """What one client knows of its own messages of one entity in a backlog queue, and when it peeks at
-them. For ordered fail-back: `fail_back.py` says what that is.
+them. For ordered failback: `fail_back.py` says what that is.
 """
 
 from __future__ import annotations

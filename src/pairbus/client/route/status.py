@@ -13,7 +13,7 @@ class EntityStatus:
     """As it was first spelled."""
     state: str
     """`healthy`, `suspect` (it fails, and the failover interval runs) or `failed over`. With
-    ordered fail-back also `returning` (the primary answers, and messages are diverted until those
+    ordered failback also `returning` (the primary answers, and messages are diverted until those
     in the backlog are home) and `holding` (they nearly are, and sends wait for them)."""
     since: datetime
     first_failure: datetime | None
