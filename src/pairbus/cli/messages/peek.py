@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _COUNT: Final = 10
 _WATCH_WIDTHS: Final = {
     "sequence": 8,
+    "sequence, state": 15,
     "enqueued": 24,
     "state": 9,
     "message id": 36,

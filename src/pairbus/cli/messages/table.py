@@ -105,7 +105,7 @@ def message_table(
     is_narrow: bool = False,
     has_states: bool | None = None,
 ) -> Table:
-    """A narrow table has the time below the id, so that the id fits on one line."""
+    """A narrow table has the state and the time on a second line, so that an id fits on one."""
     messages = list(messages)
     if has_states is None:
         # Most messages are active, so the column is shown only if a message is not.
@@ -113,7 +113,7 @@ def message_table(
     own, own_key = ("reason", "deadLetterReason") if are_dead_letters else ("session", "sessionId")
     columns = ["sequence", "enqueued", *(["state"] * has_states), "message id"]
     if is_narrow:
-        columns = ["sequence", *(["state"] * has_states), "message id, enqueued"]
+        columns = ["sequence, state" if has_states else "sequence", "message id, enqueued"]
     table = make_table(*columns, "subject", own, "body")
     for column in table.columns[: len(columns)]:
         column.no_wrap = True
@@ -124,7 +124,7 @@ def message_table(
         state = [str(message.get("state", "active"))] * has_states
         first = [number, enqueued, *state, message_id]
         if is_narrow:
-            first = [number, *state, f"{message_id}\n{enqueued}"]
+            first = ["\n".join([number, *state]), f"{message_id}\n{enqueued}"]
         table.add_row(*first, *texts, _beginning_of_body(message))
     return table
 
