@@ -98,14 +98,16 @@ class Stdin:
 
     def __iter__(self) -> Iterator[bytes]:
         self._descriptor = sys.stdin.fileno()
-        rest = b""
+        parts: list[bytes] = []  # of a line, which may be long: joined once
         while read := os.read(self._descriptor, _READ_BYTES):
-            *lines, rest = (rest + read).split(b"\n")
-            for number, line in enumerate(lines, 1):
-                self._has_more = number < len(lines)
-                yield line
-        if rest:
-            yield rest
+            *ends, rest = read.split(b"\n")
+            for number, end in enumerate(ends, 1):
+                self._has_more = number < len(ends)
+                yield b"".join([*parts, end])
+                parts = []
+            parts.append(rest)
+        if last := b"".join(parts):
+            yield last
 
     def is_dry(self) -> bool:
         if self._descriptor is None or self._has_more:
