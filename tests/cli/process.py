@@ -37,10 +37,14 @@ def finished_after(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     return _run([sys.executable, "-c", "\n".join(lines)])
 
 
-def in_shell(line: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+def shell(line: str) -> list[str]:
     """A line of bash, with `pairbus` in it."""
-    script = f'pairbus() {{ {" ".join(COMMAND)} "$@"; }}; set -o pipefail; {line}'
-    return _run(["bash", "-c", script], **settings)
+    function = f'pairbus() {{ {" ".join(COMMAND)} "$@"; }}'
+    return ["bash", "-c", f"{function}; set -o pipefail; {line}"]
+
+
+def in_shell(line: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    return _run(shell(line), **settings)
 
 
 def _run(words: list[str], **settings: Any) -> subprocess.CompletedProcess[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.chaos.process import BrokerProcess
 from tests.cli.conftest import Run
-from tests.cli.process import SECONDS, in_shell, started
+from tests.cli.process import SECONDS, in_shell, shell, started
 from tests.waiting import wait_until
 
 COUNT = 2000
@@ -72,6 +74,28 @@ def test_a_broker_that_is_killed_while_dead_letters_are_resubmitted_loses_none(
     again = pairbus("dead-letters", "resubmit", "a", "--keep-ids", "--json")
     assert json.loads(again.out)["left"] == 0
     assert set(bodies(pairbus, "a")) == everything
+
+
+def test_ctrl_c_loses_nothing_of_what_is_in_a_pipe(
+    broker: BrokerProcess, pairbus: Run, stdin: Callable[[bytes], None]
+) -> None:
+    """On a terminal, both commands get it. The one has completed what the other has not sent."""
+    pairbus("receive", "a", "--all", "--wait", "1s", "--json")
+    pairbus("receive", "b", "--all", "--wait", "1s", "--json")
+    stdin(b"".join(b"%d\n" % number for number in range(COUNT)))
+    assert pairbus("send", "a", "--lines").code == 0
+    line = "pairbus receive a --all --wait 1h --json | pairbus send b --json-lines"
+    with subprocess.Popen(
+        shell(line), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        wait_until(lambda: bodies(pairbus, "b"), seconds=SECONDS)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS)
+
+    sent = len(bodies(pairbus, "b"))
+    assert err.decode() == f"pairbus: interrupted, sent {sent:,} messages\n"
+    everything = {str(number) for number in range(COUNT)}
+    assert {*bodies(pairbus, "a"), *bodies(pairbus, "b")} == everything
 
 
 @pytest.mark.parametrize("command", ["peek", "receive"])

@@ -28,6 +28,7 @@ from pairbus.cli.shared_options import (
     option,
     option_group,
 )
+from pairbus.cli.signals import graceful_stop
 from pairbus.cli.target import Target
 from pairbus.errors import NamespaceError, UsageError
 from pairbus.fast.compose import RowError, message_of
@@ -78,8 +79,8 @@ def send(
     """Send messages to a queue or a topic.
 
     It returns when the namespace has accepted all of them. If it fails, it says how many were
-    accepted. With --json-lines, an option applies to lines that do not set its property. The policy
-    needs the Send right.
+    accepted. With --json-lines, an option applies to lines that do not set its property. On Ctrl-C,
+    it sends the lines that are in a pipe, and ends. The policy needs the Send right.
 
     Exit codes: 0 success, 1 the namespace refused or did not answer, 2 usage error, 130
     interrupted.
@@ -115,6 +116,7 @@ def _send_all(target: Target, path: EntityPath, source: InputOptions, defaults: 
     try:
         with (
             connect(target) as client,
+            graceful_stop(is_idle=lambda: not stdin.is_pipe_in_use, on_request=stdin.end) as stop,
             explain_errors(target, path, right="Send"),
             progress("Sending", source.total) as advance,
         ):
@@ -131,15 +133,22 @@ def _send_all(target: Target, path: EntityPath, source: InputOptions, defaults: 
                 sent += len(batch)
                 in_flight = 0
                 advance(len(batch))
-    except KeyboardInterrupt:
-        doubt = f"; {in_flight:,} more may have arrived" if in_flight else ""
-        print(f"pairbus: interrupted, sent {format_count(sent)}{doubt}", file=sys.stderr)
+    except (KeyboardInterrupt, SystemExit):
+        _print_interrupted(sent, in_flight)
         raise
     except UsageError as error:  # in a later line or file
         if not sent:
             raise
         raise UsageError(f"{error}; sent {format_count(sent)} before it") from error
+    if stop.is_requested:
+        _print_interrupted(sent, 0)
+        stop.exit()
     return sent
+
+
+def _print_interrupted(sent: int, in_flight: int) -> None:
+    doubt = f"; {in_flight:,} more may have arrived" if in_flight else ""
+    print(f"pairbus: interrupted, sent {format_count(sent)}{doubt}", file=sys.stderr)
 
 
 # -- from the input to messages ------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import repeat
@@ -15,6 +16,8 @@ from pairbus.cli.shared_options import argument, flag, option, option_group
 from pairbus.errors import UsageError
 
 _READ_BYTES: Final = 64 * 1024
+_END_SECONDS: Final = 0.5
+"""A command that writes into the pipe gets the same Ctrl-C, and closes it."""
 
 
 @option_group
@@ -95,11 +98,21 @@ class Stdin:
     def __init__(self) -> None:
         self._descriptor: int | None = None
         self._has_more = False
+        self._is_ending = False
+
+    @property
+    def is_pipe_in_use(self) -> bool:
+        """What came out of a pipe may be the only copy: `pairbus receive` has completed it."""
+        return self._descriptor is not None and not stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+
+    def end(self) -> None:
+        """To yield what has arrived, and no more. Called in a signal handler."""
+        self._is_ending = True
 
     def __iter__(self) -> Iterator[bytes]:
         self._descriptor = sys.stdin.fileno()
         parts: list[bytes] = []  # of a line, which may be long: joined once
-        while read := os.read(self._descriptor, _READ_BYTES):
+        while self._has_come(self._descriptor) and (read := os.read(self._descriptor, _READ_BYTES)):
             *ends, rest = read.split(b"\n")
             for number, end in enumerate(ends, 1):
                 self._has_more = number < len(ends)
@@ -108,6 +121,15 @@ class Stdin:
             parts.append(rest)
         if last := b"".join(parts):
             yield last
+
+    def _has_come(self, descriptor: int) -> bool:
+        """Waits. False: it shall end, and nothing has come for a moment."""
+        while not select.select([descriptor], [], [], _END_SECONDS)[0]:
+            if self._is_ending:
+                # Now, and not at the exit: what is written from here on must be an error there.
+                os.dup2(os.open(os.devnull, os.O_RDONLY), descriptor)
+                return False
+        return True
 
     def is_dry(self) -> bool:
         if self._descriptor is None or self._has_more:
