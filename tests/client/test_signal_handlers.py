@@ -28,7 +28,7 @@ Work = Callable[[], Any]
 
 def client_state() -> tuple[Work, Work]:
     made: ClientState[Any] = ClientState(plain_client())
-    return made.paths, made.end
+    return made.paths, made.take_listener
 
 
 def event_log() -> tuple[Work, Work]:

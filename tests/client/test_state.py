@@ -75,12 +75,12 @@ def test_senders_made_before_and_after_the_pairing_are_made_known_to_it() -> Non
 
 def test_a_closed_client_makes_senders_as_the_sdk_does_unless_it_is_paired() -> None:
     client = state()
-    client.end()
+    client.is_closed = True
     assert sender(client, "orders").entity_name == "orders"
 
     paired = state()
     paired.install(Pairing())
-    paired.end()
+    paired.is_closed = True
     with pytest.raises(ValueError, match="cannot make a sender for 'orders': this paired client"):
         sender(paired, "orders")
 

@@ -113,12 +113,12 @@ class ClientState(Generic[Pairing]):
     def set_fault(self, reason: str) -> None:
         self._fault = ("primary" if self.pairing is not None else "secondary", reason)
 
-    def end(self) -> list[Listener]:
-        """Removes and returns the listeners to notify of the end. The second call returns none."""
+    def take_listener(self) -> Listener | None:
+        """Removes and returns a listener to notify of the end. Set `is_closed` first. One at a
+        time: if one is interrupted, the next call of `close` notifies the others.
+        """
         with self._lock:
-            self.is_closed = True
-            listeners, self._listeners = self._listeners, []
-        return [listener for _, listener in listeners]
+            return self._listeners.pop(0)[1] if self._listeners else None
 
     def _closed(self) -> PairingError:
         self.check()

@@ -477,6 +477,32 @@ def test_closing_that_is_cancelled_can_be_repeated(asyncio_stage: Stage) -> None
     wait_until(lambda: not asyncio_stage.has_left(before), "nothing of it runs")
 
 
+class Interrupted(BaseException):
+    """Like a KeyboardInterrupt, or the cancellation of a task."""
+
+
+@pytest.mark.req("C-02")
+def test_closing_that_is_interrupted_can_be_repeated_for_all_pairings_of_a_secondary(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secondary = stage.client(stage.secondary_text)
+    clients = [stage.client(), stage.client()]
+    for client in clients:
+        client.pair_namespace(stage.options(factory=secondary))
+
+    def interrupted() -> Any:
+        raise Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bare(clients[0]).pairing.pool, "drop", interrupted)
+        with pytest.raises(Interrupted):
+            secondary.close()
+    secondary.close()
+
+    pairing = bare(clients[1]).pairing
+    assert not any(pairing.pool.has_ready(queue) for queue in pairing.backlog_queues)
+
+
 FORGOTTEN = """
 import asyncio, sys
 from azure.servicebus import ServiceBusMessage

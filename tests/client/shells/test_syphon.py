@@ -52,7 +52,8 @@ class Client:
         self._end(f"faulted: {reason}")
 
     def _end(self, reason: str) -> None:
-        for listener in self._state.end():
+        self._state.is_closed = True
+        while (listener := self._state.take_listener()) is not None:
             listener(reason)
 
 

@@ -114,10 +114,10 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
 
     async def _end(self, reason: str) -> None:
         pairing = self._state.pairing
+        self._state.is_closed = True
         if pairing is not None and pairing.is_of_parent:
-            self._state.is_closed = True
             return  # the connections belong to the parent process
-        for listener in self._state.end():
+        while (listener := self._state.take_listener()) is not None:
             ending = listener(reason)
             if inspect.isawaitable(ending):
                 await ending

@@ -114,10 +114,10 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
 
     def _end(self, reason: str) -> None:
         pairing = self._state.pairing
+        self._state.is_closed = True
         if pairing is not None and pairing.is_of_parent:
-            self._state.is_closed = True
             return  # the connections belong to the parent process
-        for listener in self._state.end():
+        while (listener := self._state.take_listener()) is not None:
             listener(reason)
         if self._state.pairing is not None:
             self._state.pairing.close()
