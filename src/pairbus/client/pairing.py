@@ -59,19 +59,6 @@ logger = logging.getLogger("pairbus.pairing")
 # the next send.
 EARLY_LINKS_MAX = 16
 
-# The number of forks between the first process and this one. Asking the system for the process id
-# would cost each message more than its routing decision.
-_forks = 0
-
-
-def _note_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_note_fork)
-
 
 class PairingCore:
     """The base class of `client.pairing`, without the I/O of the shells."""
@@ -120,7 +107,7 @@ class PairingCore:
         """Marks the messages that this client diverts."""
         self._backlog = backlog
         self._state = state_of(client)
-        self._forks = _forks
+        self._process_id = os.getpid()
         # Reentrant: a signal handler may send or read the status while its thread holds the lock.
         self._lock = threading.RLock()
         self._router = Router(
@@ -243,10 +230,9 @@ class PairingCore:
         self, path: str, way: Way, *, count: int, seconds: float = 0.0, extra: int = 0
     ) -> None:
         """`extra`: billed operations in addition to one per message."""
-        with self._lock:  # not `decide`, which takes longer: this is for every message
-            self._router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
+        with self.decide() as router:
+            router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
             self._billed.sent(path, way, count=count, extra=extra)
-        self.notify_observers()
 
     # These three only with ordered failback: sends to the backlog that are under way.
 
@@ -303,7 +289,7 @@ class PairingCore:
         """Whether this process was forked after the pairing. Its connections then belong to the
         parent.
         """
-        return _forks != self._forks
+        return os.getpid() != self._process_id
 
     def check_process(self) -> None:
         if self.is_of_parent:

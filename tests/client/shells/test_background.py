@@ -455,7 +455,8 @@ def test_a_deadline_that_an_interrupt_has_left_ends_with_the_next_call_on_the_se
     cut: list[StandIn] = []
     monkeypatch.setattr(private, "cut", cut.append)
     worker, sender, later = blocking(agenda), StandIn(), StandIn()
-    worker.deadline(sender, 1.0).__enter__()  # a Ctrl-C comes, and nothing leaves it
+    left = worker.deadline(sender, 1.0)
+    left.__enter__()  # a Ctrl-C comes, and nothing leaves it
 
     with worker.deadline(sender, 60.0):
         pass
@@ -487,7 +488,8 @@ def test_a_deadline_that_an_interrupt_has_left_does_not_keep_the_worker_for_ever
     monkeypatch.setattr(blocking_background, "JOIN_SECONDS_MAX", 0.2)
     monkeypatch.setattr(blocking_background, "GRACE_SECONDS", 0.05)
     worker = blocking(agenda)
-    worker.deadline(StandIn(), 0.2).__enter__()  # a Ctrl-C comes, and nothing leaves it
+    left = worker.deadline(StandIn(), 0.2)
+    left.__enter__()  # a Ctrl-C comes, and nothing leaves it
 
     worker.stop()
 

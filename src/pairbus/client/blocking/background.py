@@ -2,8 +2,8 @@
 connections that are kept open) and enforces socket deadlines.
 
 The SDK's blocking client reads the first bytes of a new connection without a time limit. A call
-that might get stuck there enters a `SocketDeadline`; when its time is over, the worker shuts down
-its socket.
+that might get stuck there enters a deadline; when its time is over, the worker shuts down its
+socket.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from azure.servicebus.exceptions import OperationTimeoutError
@@ -34,49 +36,11 @@ CUT_AGAIN_SECONDS = 0.05
 CLOSED = "the paired client has been closed; make a new one"
 
 
+@dataclass(slots=True)
 class SocketDeadline:
-    """A context manager that shuts down the sender's socket when the time is over, and again if the
-    call continues.
-
-    It is a class and not a generator, for speed: every message enters one.
-    """
-
-    __slots__ = ("_seconds", "_worker", "deadline", "is_cut", "sender")
-
-    def __init__(
-        self, worker: BackgroundWorker, sender: Any, seconds: float, deadline: float
-    ) -> None:
-        self._worker = worker
-        self._seconds = seconds
-        self.sender = sender
-        self.deadline = deadline
-        self.is_cut = False
-
-    def __enter__(self) -> None:
-        worker = self._worker
-        worker._deadlines[id(self.sender)] = self
-        # Checked after entering: the worker may already have made its last check.
-        if worker._is_stopped:
-            worker._deadlines.pop(id(self.sender), None)
-            raise ValueError(CLOSED)
-        if self.deadline < worker._looks_at:
-            try:
-                worker.wake()
-            except BaseException:  # an interrupt: nothing else would leave this deadline
-                worker._deadlines.pop(id(self.sender), None)
-                raise
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._worker._deadlines.pop(id(self.sender), None)
-        if not self.is_cut or not isinstance(error, Exception):
-            return
-        if self._worker._is_stopped:
-            raise ValueError(CLOSED) from error
-        # The SDK would report that the server closed the connection. It was our deadline.
-        host = self.sender.fully_qualified_namespace
-        raise OperationTimeoutError(
-            message=f"{host!r} did not answer within {self._seconds:g} seconds"
-        ) from error
+    sender: Any
+    at: float
+    is_cut: bool = False
 
 
 class BackgroundWorker:
@@ -120,9 +84,32 @@ class BackgroundWorker:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def deadline(self, sender: Any, seconds: float) -> SocketDeadline:
-        """A context for a call on this sender that should end within this time."""
-        return SocketDeadline(self, sender, seconds, self._clock() + seconds + GRACE_SECONDS)
+    @contextmanager
+    def deadline(self, sender: Any, seconds: float) -> Iterator[None]:
+        """Shuts down the sender's socket when the time for a call is over, and again if the call
+        continues.
+        """
+        deadline = SocketDeadline(sender, self._clock() + seconds + GRACE_SECONDS)
+        self._deadlines[id(sender)] = deadline
+        try:
+            # Checked after entering: the worker may already have made its last check.
+            if self._is_stopped:
+                raise ValueError(CLOSED)
+            if deadline.at < self._looks_at:
+                self.wake()
+            yield
+        except Exception as error:
+            if not deadline.is_cut:
+                raise
+            if self._is_stopped:
+                raise ValueError(CLOSED) from error
+            # The SDK would report that the server closed the connection. It was our deadline.
+            host = sender.fully_qualified_namespace
+            raise OperationTimeoutError(
+                message=f"{host!r} did not answer within {seconds:g} seconds"
+            ) from error
+        finally:
+            self._deadlines.pop(id(sender), None)
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -138,7 +125,7 @@ class BackgroundWorker:
         # Nothing else frees a call that runs while the client closes. Cut it repeatedly: it may get
         # stuck again, because the SDK retries. The bound is for a deadline that an interrupt has
         # left: its call has ended.
-        last = max((each.deadline for each in [*self._deadlines.values()]), default=0.0)
+        last = max((each.at for each in [*self._deadlines.values()]), default=0.0)
         until = last + JOIN_SECONDS_MAX
         while self._cut(lambda deadline: True) and self._clock() < until:
             time.sleep(CUT_AGAIN_SECONDS)
@@ -158,7 +145,7 @@ class BackgroundWorker:
         self._cut(lambda deadline: deadline <= now)
         # A deadline that has passed is cut again after a moment: the SDK may have started another
         # attempt.
-        soon += [max(each.deadline, now + GRACE_SECONDS) for each in [*self._deadlines.values()]]
+        soon += [max(each.at, now + GRACE_SECONDS) for each in [*self._deadlines.values()]]
         if next_due is not None:
             soon.append(next_due)
         self._looks_at = min([*soon, now + LOOK_SECONDS_MAX])
@@ -189,7 +176,7 @@ class BackgroundWorker:
 
     def _cut(self, is_over: Callable[[float], bool]) -> bool:
         """Cut the calls whose deadline has passed. Returns False if there are none."""
-        over = [each for each in [*self._deadlines.values()] if is_over(each.deadline)]
+        over = [each for each in [*self._deadlines.values()] if is_over(each.at)]
         for each in over:
             each.is_cut = True  # set first: the freed call reads it at once
             private.cut(each.sender)
