@@ -68,36 +68,18 @@ def observer(
     measured = Metrics(meter, namespace, secondary_address=secondary_address)
     spans = _Spans(tracer, namespace, server_address, secondary_address, clock=clock)
 
-    is_global = tracer_provider is None
-    sends = _sends_of(meter_provider or metrics, meter)
-    return _Telemetry(measured, spans, sends, is_global=is_global)
+    return _Telemetry(measured, spans, _sends_of(meter_provider or metrics, meter))
 
 
 class _Telemetry:
     """The observer of one pairing."""
 
-    def __init__(
-        self, metrics: Metrics, spans: _Spans, sends: SendTotals, *, is_global: bool
-    ) -> None:
-        from opentelemetry import trace
-
-        self._api = trace
+    def __init__(self, metrics: Metrics, spans: _Spans, sends: SendTotals) -> None:
         self._metrics, self._spans = metrics, spans
-        self._has_global_tracer = is_global
         self.watch_sends: WatchSends = sends.watch_sends
 
     def __call__(self, event: Event) -> None:
         self._metrics.observe(event)
-        # Do not make spans that nobody receives: they would slow down every diverted message.
-        # Checked each time, because the application may set up tracing at any time. The attribute
-        # is private, because the public `get_tracer_provider` reads the environment first; if it is
-        # missing, spans are made.
-        if (
-            self._has_global_tracer
-            and isinstance(event, Diverted)
-            and getattr(self._api, "_TRACER_PROVIDER", self._api) is None
-        ):
-            return
         self._spans.observe(event)
 
 

@@ -130,9 +130,6 @@ class Metrics:
         self._pair: Attributes = {NAMESPACE: namespace}
         self._send = operation("send", address=secondary_address)
         self._gauge_tracker = GaugeTracker()
-        # Attributes for what is counted on every diverted message, built once.
-        self._queue_attributes: dict[str, tuple[Attributes, Attributes]] = {}
-        self._entity_attributes: dict[str, Attributes] = {}
         self._counters = {
             name: meter.create_counter(name, unit, description)
             for name, (unit, description) in COUNTERS.items()
@@ -148,10 +145,12 @@ class Metrics:
         }
 
     def observe(self, event: Event) -> None:
-        if isinstance(event, events.Diverted):  # once for each message, so it comes first
-            self._diverted(event)
-            return
         match event:
+            case events.Diverted():
+                send = self._send | {DESTINATION: event.backlog_queue}
+                self._add(SENT, send, by=event.count)
+                self._histograms[DURATION].record(event.seconds, send | {OPERATION_TYPE: "send"})
+                self._add(DIVERTED, self._entity(event), by=event.count)
             case events.PrimaryFailed():
                 self._add("pairbus.primary.failures", self._entity(event) | failure(event.error))
             case events.Recovered():
@@ -195,18 +194,6 @@ class Metrics:
             case events.SyphonRestarted():
                 self._add("pairbus.syphon.restarts", self._pair)
         self._change_gauges(event)
-
-    def _diverted(self, event: events.Diverted) -> None:
-        queue, path = event.backlog_queue, event.path
-        if queue not in self._queue_attributes:
-            send = self._send | {DESTINATION: queue}
-            self._queue_attributes[queue] = send, send | {OPERATION_TYPE: "send"}
-        if path not in self._entity_attributes:
-            self._entity_attributes[path] = self._entity(event)
-        counted, timed = self._queue_attributes[queue]
-        self._counters[SENT].add(event.count, counted)
-        self._histograms[DURATION].record(event.seconds, timed)
-        self._counters[DIVERTED].add(event.count, self._entity_attributes[path])
 
     def _change_gauges(self, event: Event) -> None:
         for change in self._gauge_tracker.changes(event):
