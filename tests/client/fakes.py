@@ -14,7 +14,11 @@ from azure.servicebus import ServiceBusClient
 from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AsyncAdministrationClient,
 )
-from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusServerBusyError
+from azure.servicebus.exceptions import (
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.client.pairing import PairingCore
@@ -52,6 +56,28 @@ class Clock:
 def plain_client(text: str = PRIMARY, **settings: Any) -> ServiceBusClient:
     """A client of the SDK. It would connect on first use, and is never used here."""
     return ServiceBusClient.from_connection_string(text, **settings)
+
+
+def sender_with(limits: tuple[int, int], queue: str = "orders") -> Any:
+    """A sender whose link has reported these limits: of a message, and of a batch."""
+    sender = plain_client().get_queue_sender(queue)
+    report_limits(sender, limits)
+    return sender
+
+
+def report_limits(sender: Any, limits: tuple[int, int]) -> None:
+    sender._max_message_size_on_link, sender._max_batch_size_on_link = limits
+
+
+def as_if_open(sender: Any) -> None:
+    sender._running = True
+
+
+def refusal(kind: type[ServiceBusError], condition: str) -> ServiceBusError:
+    """What the SDK raises when the service answers with this AMQP condition."""
+    answer: Any = Exception("refused")
+    answer.condition = condition.encode()
+    return kind(message="refused", error=answer)
 
 
 def options(
@@ -135,7 +161,6 @@ class StandIn:
         self.is_closed = False
         self._running = False
         self._handler: Any = None
-        self._shutdown = threading.Event()
         self._max_message_size_on_link = 0
         self._max_batch_size_on_link = 0
 
@@ -147,7 +172,6 @@ class StandIn:
     def close(self) -> None:
         self.is_closed = True
         self._running, self._handler = False, None
-        self._shutdown.set()
 
 
 class RecordedSyphon:

@@ -15,19 +15,12 @@ from hypothesis import strategies as st
 
 from pairbus.client.backlog_batch import BacklogBatch, batches_of, make_batches
 from pairbus.client.sdk import private
-from pairbus.client.sdk.batches import DivertedBatch
-from pairbus.client.sdk.messages import diverted
+from pairbus.client.sdk.batches import DivertedBatch, messages_of
+from pairbus.client.sdk.messages import diverted, id_of
 from pairbus.client.sdk.pairing_errors import EnvelopeTooLarge
-from tests.client.fakes import PRIMARY, plain_client
+from tests.client.fakes import PRIMARY, sender_with
 
 QUEUE = "contoso/x-servicebus-transfer/0"
-
-
-def sender_with(limits: tuple[int, int]) -> Any:
-    """A sender whose link has reported these limits: of a message, and of a batch."""
-    sender = plain_client().get_queue_sender(QUEUE)
-    private.lend_limits(sender, limits)
-    return sender
 
 
 def messages(*sizes: int) -> list[AmqpAnnotatedMessage]:
@@ -48,7 +41,7 @@ def numbers(batch: BacklogBatch) -> list[int]:
     """Which messages are in it."""
     content = batch.content
     if isinstance(content, ServiceBusMessageBatch):
-        return [int(str(message.message_id)) for message in content._messages]
+        return [int(id_of(message)) for message in messages_of(content)]
     assert content.properties is not None
     return [int(str(content.properties.message_id))]
 
@@ -78,8 +71,6 @@ def test_a_batch_is_of_the_kind_that_its_sender_sends_without_encoding_it_again(
     client: Any,
 ) -> None:
     sender = client.from_connection_string(PRIMARY).get_queue_sender(QUEUE)
-    private.lend_limits(sender, (10_000, 10_000))
-
     [batch] = make_batches(sender, messages(10, 10), path="orders", queue=QUEUE)
 
     assert batch.content._amqp_transport is sender._amqp_transport

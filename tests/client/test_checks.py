@@ -204,8 +204,10 @@ class Live:
     def check(self) -> None:
         self.asked.append("client")
 
-    def _check_live(self) -> None:
+    @property
+    def is_closed(self) -> bool:
         self.asked.append("sender")
+        return False
 
 
 def test_the_client_is_asked_before_the_sender() -> None:

@@ -99,19 +99,19 @@ def test_a_queue_is_ready_while_a_connection_is_open_or_at_work() -> None:
     assert not books.has_ready("a")
 
 
-def test_limits_are_those_of_the_last_new_connection() -> None:
+def test_the_limit_of_a_batch_is_that_of_the_last_new_connection() -> None:
     books = empty_books()
-    assert books.limits == (private.MESSAGE_BYTES_ASSUMED,) * 2
+    assert books.batch_bytes_max == private.MESSAGE_BYTES_ASSUMED
 
     connection = taken(books)
     connection.sender.open((1_000_000, 500_000))
     books.put_back(connection, is_usable=True, now=1.0)
-    assert books.limits == (1_000_000, 500_000)
+    assert books.batch_bytes_max == 500_000
 
     connection = taken(books)
     connection.sender.close()
     books.put_back(connection, is_usable=False, now=1.0)
-    assert books.limits == (1_000_000, 500_000)
+    assert books.batch_bytes_max == 500_000
 
 
 # --- the same against a plain account

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceBusSender
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityDisabledError,
@@ -26,6 +26,7 @@ from pairbus.client.sdk import private
 from pairbus.client.sdk.batches import DivertedBatch
 from pairbus.client.sdk.pairing_errors import BacklogExhausted, EnvelopeTooLarge
 from pairbus.client.send import SendCall, SenderBusy, SendRequest, is_stale, leaves_usable
+from pairbus.client.state import ClientState
 from pairbus.client.steps import (
     AcquireLock,
     Borrow,
@@ -47,7 +48,16 @@ from pairbus.events import (
     SendFailed,
     Throttled,
 )
-from tests.client.fakes import Clock, busy, outage, pairing_of, plain_client
+from tests.client.fakes import (
+    Clock,
+    as_if_open,
+    busy,
+    outage,
+    pairing_of,
+    plain_client,
+    refusal,
+    sender_with,
+)
 
 PATH = "orders"
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
@@ -69,16 +79,17 @@ class Lock:
             self.holder = None
 
 
-class Sender:
+class Sender(ServiceBusSender):
     """A paired sender, as far as a call needs it."""
 
-    entity_name = PATH
+    epoch = 0
+    has_called = False
+    is_closed = False
+    needs_new_link = False
 
-    def __init__(self) -> None:
+    def bind(self, state: ClientState[Any]) -> None:
+        self.client_state = state
         self.lock = Lock()
-        self.epoch = 0
-        self.has_called = False
-        self.needs_new_link = False
 
     def require_new_link(self) -> None:
         self.needs_new_link = True
@@ -91,7 +102,9 @@ class World:
         self.clock = clock
         self.pairing, self.events = pairing_of(clock, **settings)
         self.pairing.pool = self
-        self.sender = Sender()
+        client = plain_client()
+        self.sender = private.adopt(client.get_queue_sender(PATH), Sender)
+        self.sender.bind(ClientState(client))
         self.limit = 100_000
         self.kept: list[str] = []
         """Queues to which an open connection is kept."""
@@ -159,7 +172,7 @@ class World:
                 call.connection = self._connection(queue, is_kept=is_kept)
                 return call.connection
             case OpenLink(connection):
-                connection.sender._running = True
+                as_if_open(connection.sender)
             case Wait(seconds):
                 assert not self.sender.lock.is_held
                 assert not self.lent
@@ -168,9 +181,9 @@ class World:
         return None
 
     def _connection(self, queue: str, *, is_kept: bool) -> BacklogConnection[Any]:
-        sender: Any = plain_client().get_queue_sender(queue)
-        private.lend_limits(sender, (self.limit, self.limit))
-        sender._running = is_kept
+        sender = sender_with((self.limit, self.limit), queue)
+        if is_kept:
+            as_if_open(sender)
         connection = BacklogConnection(queue, sender, is_fresh=not is_kept)
         self.lent.append(connection)
         return connection
@@ -611,13 +624,6 @@ def test_a_stale_connection_is_replaced_and_the_queue_stays(world: World) -> Non
     assert world.event_kinds() == [Diverted]
 
 
-def not_allowed() -> ServiceBusError:
-    """What a queue with sessions answers to a message without one."""
-    error = ServiceBusError("sessions required")
-    error._condition = "amqp:not-allowed"  # type: ignore[attr-defined]
-    return error
-
-
 @pytest.mark.req("F-06")
 @pytest.mark.parametrize(
     ("step", "error", "is_kept"),
@@ -626,7 +632,12 @@ def not_allowed() -> ServiceBusError:
         pytest.param("OpenLink", outage(), False, id="its link does not open"),
         pytest.param("SendBatch", outage(), False, id="a new connection is lost"),
         pytest.param("SendBatch", ServiceBusAuthorizationError(message="no"), False, id="no claim"),
-        pytest.param("SendBatch", not_allowed(), False, id="it requires sessions"),
+        pytest.param(
+            "SendBatch",
+            refusal(ServiceBusError, "amqp:not-allowed"),
+            False,
+            id="it requires sessions",
+        ),
         # A new connection would take as long.
         pytest.param(
             "SendBatch", OperationTimeoutError(message="too slow"), True, id="it does not answer"
@@ -696,7 +707,7 @@ def test_the_sdk_does_not_retry_on_a_queue_while_there_is_another(clock: Clock) 
 
     world.send()
 
-    retries = [step.connection.sender._config.retry_total for step in world.of(SendBatch)]
+    retries = [private.retries_of(step.connection.sender) for step in world.of(SendBatch)]
     assert retries == [0, 3]
 
 
@@ -745,8 +756,7 @@ def test_a_message_that_the_backlog_finds_too_large_is_reported_with_the_reason(
     world: World,
 ) -> None:
     queue = world.fail_over()
-    error = MessageSizeExceededError(message="too large")
-    error._condition = "amqp:link:message-size-exceeded"  # type: ignore[attr-defined]
+    error = refusal(MessageSizeExceededError, "amqp:link:message-size-exceeded")
     world.script(SendBatch=[error])
 
     with pytest.raises(EnvelopeTooLarge, match="'orders', which is failed over") as caught:

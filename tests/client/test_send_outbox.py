@@ -20,14 +20,13 @@ from pairbus import Outbox
 from pairbus.client.outbox_file import ROW_BYTES
 from pairbus.client.pool import PoolExhausted
 from pairbus.client.route.plans import Drain
-from pairbus.client.sdk import private
 from pairbus.client.sdk.encoded import decode
 from pairbus.client.sdk.pairing_errors import BacklogExhausted, UnknownSequenceNumber
 from pairbus.client.send import SendCall, SendRequest
 from pairbus.client.steps import AcquireLock, CallPrimary, Step, StoreInOutbox, run
 from pairbus.errors import OutboxError
 from pairbus.events import SendFailed, StoredInOutbox
-from tests.client.fakes import Clock, busy, outage, plain_client
+from tests.client.fakes import Clock, busy, outage, report_limits
 from tests.client.test_send import LATER, PATH, Interrupted, World
 
 pytestmark = pytest.mark.req("X-04")
@@ -37,8 +36,6 @@ class OutboxWorld(World):
     def __init__(self, clock: Clock, folder: Path, *, max_bytes: int = 10**6, **settings: Any):
         outbox = Outbox(folder / "outbox.db", max_bytes=max_bytes)
         super().__init__(clock, outbox=outbox, **settings)
-        sender: Any = self.sender
-        sender._amqp_transport = plain_client().get_queue_sender("q")._amqp_transport
         assert self.pairing.outbox is not None
         self.outbox = self.pairing.outbox
 
@@ -253,21 +250,12 @@ def test_a_message_that_cannot_be_encoded_is_not_stored(world):
 
 def test_a_message_above_the_known_limit_of_the_primary_is_not_stored(world):
     world.lose_both()
-    world.sender._max_message_size_on_link = 1000
+    report_limits(world.sender, (1000, 1000))
 
     with pytest.raises(MessageSizeExceededError, match="the limit is 1000"):
         world.send(size=2000)
 
     assert world.stored() == []
-
-
-def test_limits_lent_from_the_secondary_are_not_those_of_the_primary(world):
-    world.lose_both()
-    private.lend_limits(world.sender, (1000, 1000))
-
-    world.send(size=2000)
-
-    assert len(world.stored()) == 1
 
 
 def test_while_the_entity_refuses_what_waits_the_caller_learns_it(world):

@@ -109,9 +109,15 @@ def namespace_name(client: Any, options: SendAvailabilityPairedNamespaceOptions)
 
 
 def check_live(sender: Any) -> None:
-    """Raise if the client of a paired sender has faulted, or if the sender is closed."""
+    """Raise if the client of a paired sender has faulted, or if the sender is closed. That is the
+    SDK's own error, wherever the message would have gone.
+    """
     sender.client_state.check()
-    private.check_live(sender)
+    if sender.is_closed:
+        raise ValueError(
+            "The handler has already been shutdown. Please use ServiceBusClient to create a new "
+            "instance."
+        )
 
 
 def check_arguments(sender: Any, timeout: float | None, kwargs: Mapping[str, Any]) -> None:

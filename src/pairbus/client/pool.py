@@ -56,8 +56,8 @@ class PoolState(Generic[Sender]):
         """`make` makes a sender for a backlog queue, without connecting it."""
         self._make = make
         self._queues: dict[str, _QueueConnections[Sender]] = {}
-        self.limits = (private.MESSAGE_BYTES_ASSUMED, private.MESSAGE_BYTES_ASSUMED)
-        """The largest message and the largest batch, in bytes, of the last new connection."""
+        self.batch_bytes_max = private.MESSAGE_BYTES_ASSUMED
+        """The largest batch that the last new connection accepts."""
 
     def take(self, queue: str, call: object = None) -> BacklogConnection[Sender] | None:
         """The most recently used idle connection, or a new one. None if too many are in
@@ -101,7 +101,7 @@ class PoolState(Generic[Sender]):
         if is_usable:
             if connection.is_fresh:
                 connection.is_fresh = False
-                self.limits = private.link_limits(connection.sender)
+                _, self.batch_bytes_max = private.link_limits(connection.sender)
             connection.idle_since = now
             found.idle.append(connection)
 

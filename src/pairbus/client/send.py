@@ -26,6 +26,7 @@ from azure.servicebus.exceptions import (
 
 from pairbus.client.backlog_batch import BacklogBatch, batches_of
 from pairbus.client.billing import extra_units
+from pairbus.client.checks import check_live
 from pairbus.client.outbox import ClientOutbox
 from pairbus.client.pairing import PairingCore
 from pairbus.client.pool import BacklogConnection, PoolExhausted
@@ -170,6 +171,7 @@ class SendCall:
                 # may have failed it back. Observers are notified when the lock is free: one of them
                 # may send.
                 plan = self._pairing.plan(self._path, notify=False)
+                check_live(self._sender)
             if isinstance(plan, ToPrimary):
                 try:
                     if plan.epoch != self._sender.epoch:

@@ -39,6 +39,7 @@ class SenderCore:
     epoch = 0
     """The entity's epoch when the link to the primary was opened."""
     has_called = False
+    is_closed = False
 
     entity_name: str
 
@@ -52,7 +53,7 @@ class SenderCore:
         """The application has used this sender and will close it, so the background may open a link
         for it.
         """
-        return not private.is_shut(self) and self.has_called
+        return self.has_called and not self.is_closed
 
     def require_new_link(self) -> None:
         """A call was interrupted, and its answer may still arrive on this link. The next call opens
@@ -148,13 +149,22 @@ class SenderCore:
         if pairing is None:
             batch = yield create
             return batch
-        if not private.has_limits(self):
+        if not private.knows_limits(self):
             yield from self._opening_primary(pairing)
-            private.lend_limits(self, pairing.pool.limits)
         path = self.entity_name
         # With ordered failback, the envelopes are made when the batch is sent.
         is_plain = pairing.is_ordered or isinstance(pairing.plan(path), ToPrimary)
-        batch = yield create
+        if private.knows_limits(self):
+            batch = yield create
+        else:  # the entity is failed over, and the SDK would open the link to the primary
+            limit = pairing.pool.batch_bytes_max
+            size = max_size_in_bytes or limit
+            if size > limit:  # the SDK's own error
+                raise ValueError(
+                    f"Max message size: {size} is too large, acceptable max batch size is: {limit} "
+                    "bytes."
+                )
+            batch = private.new_batch(self, size)
         return batch if is_plain else DivertedBatch.of(batch, path)
 
     def _sending_stored(self, messages: Sequence[Any]) -> Steps[None]:

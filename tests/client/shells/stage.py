@@ -18,6 +18,7 @@ from pairbus.broker import Broker
 from pairbus.broker.server import Endpoint
 from pairbus.events import Event
 from tests.client.shells.both import AsyncioSide, Side
+from tests.pairing.shells import bare
 
 _numbers = itertools.count()
 
@@ -119,6 +120,11 @@ class Stage:
             or "_keep_alive" in thread.name
             or "_close_one" in thread.name
         )
+
+
+def link_of(sender: Any) -> Any:
+    """The SDK's object for the link of a sender, whatever its state; None if there is none."""
+    return bare(sender)._handler
 
 
 async def _tasks() -> list[str]:

@@ -21,7 +21,7 @@ from pairbus.client.aio import background as aio_background
 from pairbus.client.sdk import private
 from pairbus.events import FailedOver
 from tests.client.shells.both import Others, is_waiting
-from tests.client.shells.stage import Stage
+from tests.client.shells.stage import Stage, link_of
 from tests.pairing.shells import bare
 from tests.waiting import wait_until
 
@@ -51,19 +51,18 @@ def test_the_first_send_after_the_way_back_takes_a_new_link(stage: Stage) -> Non
     client = stage.pair()
     sender = stage.sender(client)
     sender.send_messages(ServiceBusMessage("a"))
-    old = bare(sender)._handler
+    old = link_of(sender)
     # Failed over by another sender: this one's link knows nothing of it.
     with stage.outage:
         stage.sender(client).send_messages(ServiceBusMessage("b"))
-    bare(sender)._handler = old
     client.pairing.mark_path_healthy("orders")
 
     sender.send_messages(ServiceBusMessage("c"))
-    renewed = bare(sender)._handler
+    renewed = link_of(sender)
     sender.send_messages(ServiceBusMessage("d"))
 
     assert renewed is not old
-    assert bare(sender)._handler is renewed, "and the second has it still"
+    assert link_of(sender) is renewed, "and the second has it still"
     assert stage.kinds().count("FailedOver") == 1
 
 
@@ -84,7 +83,7 @@ def test_a_link_on_which_a_send_was_interrupted_is_not_used_again(
     send, links = module.ServiceBusSender.send_messages, []
 
     def recorded(sender: Any, *args: Any, **settings: Any) -> Any:
-        links.append(sender._handler)
+        links.append(link_of(sender))
         if len(links) == 2:
             raise Interrupted
         return send(sender, *args, **settings)
@@ -113,13 +112,13 @@ def test_a_link_on_which_a_cancellation_was_interrupted_is_not_used_again(
 
     monkeypatch.setattr(module.ServiceBusSender, "cancel_scheduled_messages", interrupted)
     sender.send_messages(ServiceBusMessage("a"))
-    link = bare(sender)._handler
+    link = link_of(sender)
 
     with pytest.raises(Interrupted):
         sender.cancel_scheduled_messages([1])
     sender.send_messages(ServiceBusMessage("b"))
 
-    assert bare(sender)._handler is not link
+    assert link_of(sender) is not link
 
 
 @pytest.mark.req("F-08")
@@ -149,11 +148,14 @@ def test_a_sender_that_is_closed_while_its_link_opens_is_free_even_if_the_link_c
     client = blocking_stage.pair(secondary_connections="lazy")
     sender = blocking_stage.sender(client)
 
+    def be_closed(sender: Any, seconds: float) -> None:
+        sender.is_closed = True  # what `close` does first
+
     def refuse(sender: Any) -> None:
         raise OSError("the connection is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(private, "open_link", lambda sender, seconds: private.mark_shut(sender))
+        patched.setattr(private, "open_link", be_closed)
         patched.setattr(private, "close_link", refuse)
         with suppress(OSError):
             sender.open_early(1, client.pairing)
@@ -167,7 +169,7 @@ def test_after_an_outage_nothing_keeps_the_dead_connections(stage: Stage) -> Non
     client = stage.pair()
     sender = stage.sender(client)
     sender.send_messages(ServiceBusMessage("a"))
-    dead = weakref.ref(bare(sender)._handler)
+    dead = weakref.ref(link_of(sender))
 
     fail_over(stage, sender)
 
@@ -238,6 +240,24 @@ def test_a_batch_made_while_failed_over_is_a_plain_one_on_a_primary_that_is_back
     assert client.pairing.status().entity("orders").sent == 1
 
 
+def test_a_sender_that_never_had_a_link_makes_batches_in_an_outage(stage: Stage) -> None:
+    client = stage.pair()
+    used, sender = stage.sender(client), stage.sender(client)
+    expected = used.create_message_batch().max_size_in_bytes
+    fail_over(stage, used)
+
+    batches = [sender.create_message_batch(), sender.create_message_batch(1_000)]
+
+    assert [each.max_size_in_bytes for each in batches] == [expected, 1_000]
+    assert link_of(sender) is None
+    with pytest.raises(ValueError, match=f"size is: {expected} bytes"):
+        sender.create_message_batch(expected + 1)
+    for batch in batches:
+        batch.add_message(ServiceBusMessage("a"))
+        sender.send_messages(batch)
+    assert client.pairing.status().entity("orders").diverted == 1 + len(batches)
+
+
 @pytest.mark.req("A-10")
 def test_a_healthy_list_is_sent_without_a_copy_of_its_messages(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
@@ -267,7 +287,7 @@ def test_nothing_is_sent_for_nothing(stage: Stage) -> None:
         for nothing in ([], iter([]), {}):
             sender.send_messages(nothing)
         assert sender.schedule_messages([], LATER) == []
-        assert bare(sender)._handler is None
+        assert link_of(sender) is None
     sender.send_messages(sender.create_message_batch())
     client.pairing.mark_path_healthy("orders")
     sender.send_messages(sender.create_message_batch())
@@ -357,7 +377,7 @@ def test_a_task_that_waits_while_its_sender_is_closed_sends_nothing(asyncio_stag
 
     asyncio_stage.run(run)
 
-    assert sender._handler is None
+    assert link_of(sender) is None
 
 
 def test_opening_has_an_end_in_the_asyncio_shell(

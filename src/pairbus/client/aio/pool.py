@@ -39,8 +39,8 @@ class ConnectionPool:
         self._is_closed = False
 
     @property
-    def limits(self) -> tuple[int, int]:
-        return self._state.limits
+    def batch_bytes_max(self) -> int:
+        return self._state.batch_bytes_max
 
     async def borrow(self, queue: str, seconds: float, *, is_fresh: bool = False) -> Connection:
         """Returns an idle connection, or a new one that is not open yet. With `is_fresh`, the idle

@@ -95,10 +95,10 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
         """Like the SDK's method, but it waits while a task opens the link: that task would
         otherwise continue and leak what it opened.
         """
+        self.is_closed = True
         if self.client_state.pairing is None:
             await super().close()
             return
-        private.mark_shut(self)  # tasks that wait for the lock now fail instead of sending
         has_lock = await self.lock.try_acquire()
         until = time.monotonic() + CLOSE_SECONDS_MAX
         while not has_lock and time.monotonic() < until:

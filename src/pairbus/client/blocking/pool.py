@@ -42,8 +42,8 @@ class ConnectionPool:
         self._closers: set[threading.Thread] = set()
 
     @property
-    def limits(self) -> tuple[int, int]:
-        return self._state.limits
+    def batch_bytes_max(self) -> int:
+        return self._state.batch_bytes_max
 
     def borrow(self, queue: str, seconds: float, *, is_fresh: bool = False) -> Connection:
         """Returns an idle connection, or a new one that is not open yet. With `is_fresh`, the idle

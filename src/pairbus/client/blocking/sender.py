@@ -95,6 +95,7 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
         """Like the SDK's method, but it waits while the background opens the link: the background
         would otherwise continue and leak what it opened.
         """
+        self.is_closed = True
         until = time.monotonic() + CLOSE_SECONDS_MAX
         while self.is_opening and time.monotonic() < until:
             private.cut(self)  # repeatedly, because there may be no socket to cut yet
@@ -170,7 +171,7 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
             self.require_new_link()
             raise
         finally:
-            if private.is_shut(self):  # closed in the meantime: nothing else would close the link
+            if self.is_closed:  # in the meantime: nothing else would close the link
                 with suppress(Exception):  # the link is gone in either case
                     private.close_link(self)
             self.is_opening = False

@@ -8,6 +8,7 @@ knows nothing of namespaces, senders or states. `batches.py` has what concerns s
 from __future__ import annotations
 
 import calendar
+import copy
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -18,7 +19,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
 from pairbus.client.route.envelope import DIVERTED_BY, PATH, SCHEDULED, TIME_TO_LIVE, wrap
 from pairbus.client.route.own_backlog import PeekedPage
-from pairbus.client.sdk.private import TYPE, VALUE, shallow_copy
+from pairbus.client.sdk.private import TYPE, VALUE
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 
@@ -56,7 +57,7 @@ def scheduled(message: Message, schedule: datetime | None) -> AmqpAnnotatedMessa
         return raw
     if _milliseconds(schedule) is None:
         raise TypeError(f"schedule_time_utc must be a datetime, not {schedule!r}")
-    copied = shallow_copy(raw)
+    copied = copy.copy(raw)
     annotations = {**(raw.annotations or {}), _SCHEDULE_KEYS[0]: schedule}
     annotations.pop(_SCHEDULE_KEYS[1], None)  # the same key, as text
     copied.annotations = annotations
@@ -77,11 +78,11 @@ def body_bytes(message: AmqpAnnotatedMessage) -> int | None:
 
 def detached(raw: AmqpAnnotatedMessage) -> AmqpAnnotatedMessage:
     """A copy that stays as it is if the application changes its message. A body never changes."""
-    copied = shallow_copy(raw)
+    copied = copy.copy(raw)
     if raw.header is not None:
-        copied.header = shallow_copy(raw.header)
+        copied.header = copy.copy(raw.header)
     if raw.properties is not None:
-        copied.properties = shallow_copy(raw.properties)
+        copied.properties = copy.copy(raw.properties)
     if raw.application_properties:
         copied.application_properties = dict(raw.application_properties)
     if raw.annotations:
@@ -104,7 +105,7 @@ def diverted(
     the primary.
     """
     raw = raw_of(message)
-    copied = shallow_copy(raw)
+    copied = copy.copy(raw)
     session_id = _take_session(copied)
     time_to_live_ms = _take_time_to_live(copied)
     if schedule is not None and _milliseconds(schedule) is None:
@@ -160,7 +161,7 @@ def _take_session(copied: AmqpAnnotatedMessage) -> str | None:
             session_id = session_id.decode()
         except UnicodeDecodeError:
             return None
-    copied.properties = without = shallow_copy(properties)
+    copied.properties = without = copy.copy(properties)
     without.group_id = None
     return session_id
 
@@ -173,12 +174,12 @@ def _take_time_to_live(copied: AmqpAnnotatedMessage) -> int | None:
     if not isinstance(given, (int, float)) or not -256 < given <= _TTL_MS_MAX:
         return None  # the SDK cannot encode it, and raises its own error
     time_to_live_ms = abs(int(given))  # down to -255, the SDK sends it without its sign
-    copied.header = without = shallow_copy(header)
+    copied.header = without = copy.copy(header)
     without.time_to_live = None
     if time_to_live_ms and copied.properties is not None:
         # The SDK derives these from a time to live, also while it sends, and overwrites what the
         # application set.
-        copied.properties = undated = shallow_copy(copied.properties)
+        copied.properties = undated = copy.copy(copied.properties)
         undated.creation_time = undated.absolute_expiry_time = None
     return time_to_live_ms
 

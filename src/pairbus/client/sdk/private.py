@@ -42,25 +42,11 @@ def adopt(made: Any, kind: type[Adopted]) -> Adopted:
     return adopted
 
 
-def shallow_copy(original: Adopted) -> Adopted:
-    """A copy of a message, or of one of its sections.
-
-    Why: every message in an outage is copied, and `copy.copy` takes three times as long. Without
-    it: a class with `__slots__` would raise TypeError here.
-    """
-    kind = type(original)
-    copied = kind.__new__(kind)
-    copied.__dict__ = vars(original).copy()
-    return copied
-
-
 class _Handlers(WeakSet[Any]):
-    """A set of senders and receivers that can grow while it is iterated over."""
+    """A set of senders and receivers that can grow while each of them is closed."""
 
     def __iter__(self) -> Iterator[Any]:
-        # The copy is one step of the interpreter, so no other thread can be in the middle of it.
-        alive = [reference() for reference in self.data.copy()]  # type: ignore[attr-defined]
-        return iter([each for each in alive if each is not None])
+        return iter([*super().__iter__()])
 
 
 def make_closable(client: Any) -> None:
@@ -81,7 +67,7 @@ def with_own_handlers(client: Any) -> Any:
     Without it: the application's `close` closes them too, and what they send fails.
     """
     own = copy.copy(client)
-    own._handlers = _Handlers()
+    own._handlers = WeakSet()
     return own
 
 
@@ -284,31 +270,6 @@ def is_attached(sender: Any) -> bool:
     )
 
 
-def is_shut(sender: Any) -> bool:
-    """Whether the sender is closed. Why: the SDK has no public way to ask. Without it:
-    AttributeError.
-    """
-    return bool(sender._shutdown.is_set())
-
-
-def mark_shut(sender: Any) -> None:
-    """Refuse further calls, before the sender is closed.
-
-    Why: tasks that wait for the sender's lock would otherwise continue with it. Without it:
-    AttributeError.
-    """
-    sender._shutdown.set()
-
-
-def check_live(sender: Any) -> None:
-    """Raise the SDK's ValueError for a sender that is closed.
-
-    Why: a mistake is reported in the same words wherever the message would have gone. Without it:
-    AttributeError.
-    """
-    sender._check_live()
-
-
 def open_link(sender: Any, seconds: float) -> Any:
     """Open the link, once. asyncio awaits the answer.
 
@@ -431,35 +392,12 @@ def link_limits(sender: Any) -> tuple[int, int]:
 
 
 def knows_limits(sender: Any) -> bool:
-    """Whether the sender's own link has reported its limits.
+    """Whether the sender's link has ever been open, and has reported its limits.
 
-    Why: a message that is too large for the primary is not stored in the outbox. Without it: no.
-    """
-    return has_limits(sender) and not isinstance(sender._max_message_size_on_link, _LentLimit)
-
-
-def has_limits(sender: Any) -> bool:
-    """Whether the sender has limits, of its own or lent.
-
-    Why: a batch needs a limit before its first message. Without it: no.
+    Why: the SDK opens the link for its first batch, which fails in an outage; and a message that is
+    too large for the primary is not stored in the outbox. Without it: no.
     """
     return bool(getattr(sender, "_max_message_size_on_link", 0))
-
-
-class _LentLimit(int):
-    """A limit that comes from another sender's link. The SDK replaces it when it opens the link."""
-
-
-def lend_limits(sender: Any, limits: tuple[int, int]) -> None:
-    """Let a sender make batches before its own link has reported how large they may be.
-
-    Why: while its entity is failed over, it has no link to the primary. Without it: the SDK opens
-    the link, which fails in an outage.
-    """
-    if not has_limits(sender):
-        message, batch = limits
-        sender._max_batch_size_on_link = batch
-        sender._max_message_size_on_link = _LentLimit(message)
 
 
 def encoded(sender: Any, message: Any) -> bytes:
@@ -483,8 +421,8 @@ def new_batch(sender: Any, bytes_max: int) -> ServiceBusMessageBatch:
     """An empty batch for this sender.
 
     Why: the public `create_message_batch` opens the link, and is awaited in asyncio. A batch that
-    is made without the transport of an asyncio sender is encoded again when it is sent (measured:
-    44 us a message). Without it: TypeError or AttributeError.
+    is made without the transport of an asyncio sender is encoded again when it is sent. Without it:
+    TypeError or AttributeError.
     """
     return ServiceBusMessageBatch(bytes_max, amqp_transport=sender._amqp_transport)
 
