@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,7 +64,7 @@ def test_many_small_messages_in_a_large_batch_are_one_each(sender: Any) -> None:
 
 
 def _empty(sender: Any) -> Any:
-    return ServiceBusMessageBatch(1024 * KB, amqp_transport=sender._amqp_transport)
+    return private.new_batch(sender, 1024 * KB)
 
 
 @given(

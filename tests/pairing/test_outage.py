@@ -179,8 +179,8 @@ def test_many_entities_fail_over_and_back_at_once(world):
         for account in accounts:
             more_acknowledged(account, 10)
     finally:
-        for crowd in crowds:
-            crowd._account.stopped.set()
+        for account in accounts:
+            account.stopped.set()
         for crowd in crowds:
             crowd.stop()
     pages, diverted = together(world.primary.peek, queues), world.backlog()

@@ -12,7 +12,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from pairbus.client.sdk import batches
+from pairbus.client.sdk import batches, private
 from pairbus.client.sdk.batches import DivertedBatch, diverted_all, give_ids, messages_of
 from pairbus.client.sdk.messages import diverted, id_of
 from tests.client.lines import ctrl_c, run_and_interrupt
@@ -117,7 +117,7 @@ def test_what_is_no_message_is_refused_in_the_words_of_the_sdk() -> None:
 
 def contents(batch: ServiceBusMessageBatch) -> list[bytes]:
     """Each message of the batch as it is encoded."""
-    return [bytes(message) for message in batch._message[5]]
+    return [bytes(message) for message in private.encoded_in(batch)]
 
 
 def with_everything(name: str) -> ServiceBusMessage:

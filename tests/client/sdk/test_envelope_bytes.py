@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,8 +116,9 @@ def test_the_original_is_left_as_it_was(message, schedule):
 
 @given(message=messages())
 def test_the_body_is_shared_and_not_copied(message):
+    def parts(of):
+        return [of.body] if of.body_type is AmqpMessageBodyType.VALUE else list(of.body)
+
     copied = diverted(message, PATH)
 
-    assert copied._data_body is message._data_body
-    assert copied._sequence_body is message._sequence_body
-    assert copied._value_body is message._value_body
+    assert [*map(id, parts(copied))] == [*map(id, parts(message))]

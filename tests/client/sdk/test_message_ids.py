@@ -11,6 +11,7 @@ from azure.servicebus._pyamqp._decode import decode_payload
 
 from pairbus.amqp.codec.sections import identifier_text, identifier_value
 from pairbus.amqp.codec.types import ULong
+from pairbus.client.sdk import private
 from pairbus.client.sdk.batches import give_ids, messages_of
 from pairbus.client.sdk.messages import id_of
 from tests.client.sdk.samples import (
@@ -118,7 +119,7 @@ def test_a_batch_is_filled_again_with_ids_and_keeps_them():
 
     assert give_ids(batch) is batch
 
-    messages = [decode_payload(memoryview(each)) for each in batch._message[5]]
+    messages = [decode_payload(memoryview(each)) for each in encoded(batch)]
     assert [message.data for message in messages] == [[b"1"], [b"x"], [b"3"]]
     sent = [message.properties.message_id.decode() for message in messages]
     assert sent == [id_of(message) for message in messages_of(batch)]
@@ -154,13 +155,14 @@ def test_a_batch_that_ids_would_make_too_large_stays_as_it_is():
 def test_a_batch_with_ids_is_not_touched():
     batch = ServiceBusMessageBatch()
     batch.add_message(ServiceBusMessage("x"))
-    content = batch._message
+    [content] = private.encoded_in(batch)
 
-    assert give_ids(batch)._message is content
+    [kept] = private.encoded_in(give_ids(batch))
+    assert kept is content
 
 
 def encoded(batch: ServiceBusMessageBatch) -> list[bytes]:
-    return [bytes(each) for each in batch._message[5]]
+    return [bytes(each) for each in private.encoded_in(batch)]
 
 
 @pytest.mark.parametrize(

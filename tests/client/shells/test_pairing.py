@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from pairbus.client.route.plans import Ping
 from pairbus.client.sdk import private
-from tests.client.shells.stage import Stage
+from tests.client.shells.stage import Stage, link_of
 from tests.pairing.shells import bare
 from tests.waiting import wait_until
 
@@ -33,11 +33,6 @@ def fail_over(stage: Stage, client: Any, sender: Any = None) -> Ping:
 def do(stage: Stage, client: Any, ping: Ping) -> None:
     """Like the background worker."""
     stage.run(bare(client).pairing.perform, ping)
-
-
-def link_of(sender: Any) -> Any:
-    """The SDK's object for the link of a sender, whatever its state; None if there is none."""
-    return bare(sender)._handler
 
 
 # --- pings

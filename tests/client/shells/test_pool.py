@@ -17,6 +17,7 @@ from pairbus.client import pool as pool_state
 from pairbus.client.aio import pool as aio_pool
 from pairbus.client.blocking import pool as blocking_pool
 from pairbus.client.pool import CONNECTIONS_PER_QUEUE_MAX, IDLE_SECONDS_MAX, PoolExhausted
+from pairbus.client.sdk import private
 from tests.client.fakes import SECONDARY, Clock, StandIn
 from tests.client.lines import ctrl_c, run_and_interrupt
 from tests.client.shells.both import (
@@ -72,7 +73,7 @@ def test_a_connection_is_made_when_there_is_none_and_kept_when_it_comes_back(
 ) -> None:
     [connection] = borrowed(pool, 1)
     assert (connection.queue, connection.is_fresh) == ("a", True)
-    assert not connection.sender._running, "the borrower opens it"
+    assert not private.is_running(connection.sender), "the borrower opens it"
 
     connection.sender.open()
     pool.give_back(connection, is_usable=True)

@@ -19,15 +19,14 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from tests.client.shells.stage import Stage
-from tests.pairing.shells import bare
+from tests.client.shells.stage import Stage, link_of
 from tests.waiting import wait_until
 
 MESSAGE = ServiceBusMessage("a")
 
 
 def keeping_alive(sender: Any) -> Any:
-    return bare(sender)._handler._keep_alive_thread
+    return link_of(sender)._keep_alive_thread
 
 
 def is_alive(keeping: Any) -> bool:
@@ -100,7 +99,7 @@ def test_a_link_that_survives_an_error_is_kept_alive_as_before(
     stage: Stage, error: type[Exception]
 ) -> None:
     sender = opened(stage)
-    keeping, handler = keeping_alive(sender), bare(sender)._handler
+    keeping, handler = keeping_alive(sender), link_of(sender)
 
     if error is MessageSizeExceededError:
         with pytest.raises(error):
@@ -109,7 +108,7 @@ def test_a_link_that_survives_an_error_is_kept_alive_as_before(
         with stage.primary.faults.throttle(), pytest.raises(error):
             sender.send_messages(MESSAGE)
 
-    assert bare(sender)._handler is handler
+    assert link_of(sender) is handler
     assert keeping_alive(sender) is keeping
     assert is_alive(keeping)
 
