@@ -366,25 +366,17 @@ def test_a_handshake_checks_names_and_certificates_of_the_default_authorities() 
 
 
 @pytest.mark.parametrize(
-    ("text", "settings"),
+    "settings",
     [
         pytest.param(
-            connection_string("localhost:5672", "UseDevelopmentEmulator=true"),
-            {},
-            id="there is no TLS",
-        ),
-        pytest.param(
-            PRIMARY,
             {"ssl_context": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)},
             id="the application has its own",
         ),
-        pytest.param(
-            PRIMARY, {"connection_verify": "/nowhere/ca.pem"}, id="the SDK reports a missing file"
-        ),
+        pytest.param({"connection_verify": "/nowhere/ca.pem"}, id="the SDK reports a missing file"),
     ],
 )
-def test_the_sdks_own_tls_is_left_alone_if(text: str, settings: dict[str, Any]) -> None:
-    options = tls_options(plain_client(text, **settings))
+def test_the_sdks_own_tls_is_left_alone_if(settings: dict[str, Any]) -> None:
+    options = tls_options(plain_client(**settings))
 
     assert not isinstance(options.get("context"), private.BoundedTls)
 

@@ -157,7 +157,7 @@ class AsyncPromptFailures:
 
     def _create_handler(self, auth: Any) -> None:
         super()._create_handler(auth)  # type: ignore[misc]
-        _share_tls_context(self, is_always=True)
+        _share_tls_context(self)
 
     async def _close_handler(self) -> None:
         task, writer = _take_keep_alive(self), writer_of(self)
@@ -211,9 +211,9 @@ class BoundedTls(ssl.SSLContext):
         return wrapped
 
 
-def _share_tls_context(sender: Any, seconds: float = 60.0, *, is_always: bool = False) -> None:
+def _share_tls_context(sender: Any, seconds: float = 60.0) -> None:
     """Hand the SDK a TLS context that trusts the same authorities, shared by all connections. It
-    limits the time of a blocking handshake. `is_always`: also for a connection without TLS.
+    limits the time of a blocking handshake.
 
     Why: reading the certificates for each connection takes long, and the blocking handshake waits
     forever for a silent peer, and `cut` does not reach it. The public keyword `ssl_context` belongs
@@ -222,10 +222,8 @@ def _share_tls_context(sender: Any, seconds: float = 60.0, *, is_always: bool = 
     """
     handler = getattr(sender, "_handler", None)
     options = getattr(handler, "_ssl_opts", None)
-    if not isinstance(options, dict) or "context" in options:
+    if not isinstance(options, dict) or "ca_certs" not in options:
         return  # the application's own context
-    if "ca_certs" not in options or not (is_always or getattr(handler, "_use_tls", True)):
-        return
     try:
         changed_at = os.stat(options["ca_certs"]).st_mtime_ns
         options["context"] = _tls_context(options["ca_certs"], changed_at, seconds)
