@@ -99,7 +99,7 @@ def next_deadline_ms(store: Store, directory: Directory, *, now_ms: int) -> int 
     for queue in directory:
         if queue.has_deadlines:
             times += [queue.next_lock_expiry_ms, queue.next_wait_end_ms]
-    return min((time for time in times if time is not None), default=None)
+    return min((time for time in times if time is not None and time > now_ms), default=None)
 
 
 def delete_idle_entities(

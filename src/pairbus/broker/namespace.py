@@ -40,11 +40,11 @@ from pairbus.broker.messages.queue import Queue
 from pairbus.broker.messages.topic import Subscription, Topic, leads_to_waiting_topic
 from pairbus.broker.refusals import BadTokens, RefusalLog
 from pairbus.broker.storage.committer import Committer
-from pairbus.broker.storage.lock import sync_folder
+from pairbus.broker.storage.folder import make_folder
 from pairbus.broker.storage.schema import find_damage, is_damage, readable
 from pairbus.broker.storage.store import Store
 from pairbus.cost.meter import Meter
-from pairbus.errors import BrokerError, DataFileError, StartError
+from pairbus.errors import BrokerError, DataFileError
 
 logger = logging.getLogger(__name__)
 
@@ -231,20 +231,7 @@ class Namespace:
         if folder is None:
             self._temporary = tempfile.mkdtemp(prefix="pairbus-")
             return Path(self._temporary) / f"{self.name}.db"
-        try:
-            new = [one for one in (folder, *folder.parents) if not one.exists()]
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for one in new:
-                sync_folder(one.parent)
-            probe = folder / f".{self.name}.probe"
-            probe.touch()
-            probe.unlink()
-        except FileExistsError as error:
-            raise StartError(f"the data folder {folder} is a file: choose another name") from error
-        except OSError as error:
-            raise StartError(
-                f"the data folder {folder} cannot be written: {error.strerror}"
-            ) from error
+        make_folder(folder, probe=f".{self.name}.probe")
         return folder / f"{self.name}.db"
 
     # entities

@@ -4,6 +4,7 @@ What each settlement and each moment does is proved in test_lifecycle.py and tes
 """
 
 import asyncio
+import sqlite3
 
 import pytest
 
@@ -228,6 +229,50 @@ def test_a_large_deferred_message_keeps_its_bytes_if_the_disk_refuses_the_end_of
     answer = world.ask("receive-by-sequence-number", body)
 
     assert answer.body["messages"][0]["message"].endswith(data)
+    world.check_counters()
+
+
+def unreadable(*_, **__):
+    raise sqlite3.OperationalError("disk I/O error")
+
+
+@pytest.mark.req("B-12")
+@pytest.mark.parametrize("session", [None, "s"])
+def test_a_lock_whose_end_needs_an_unreadable_disk_ends_later(make_world, monkeypatch, session):
+    world = make_world(queue(max_delivery_count=1, requires_session=session is not None))
+    data = bytes(range(256)) * 20
+    world.send(encoded(data, session=session))
+    [lock] = world.accept("s", credit=1).locks if session else world.receive()
+    lock.message.bare = b""  # as a link does while a receiver has a large message
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.namespace.store, "read_one", unreadable)
+        world.pass_time(60)
+        assert world.loop.delays[-1] == pytest.approx(5)
+    world.pass_time(5)
+
+    [dead] = world.receive(kind=DEAD)
+    assert data in dead.message.bare
+    world.check_counters()
+
+
+@pytest.mark.req("B-12")
+def test_a_message_that_comes_back_from_an_unreadable_disk_is_read_later(world, monkeypatch):
+    data = bytes(range(256)) * 20
+    world.send(encoded(data), encoded(b"next"))
+    receiver = Receiver(world.queue())
+    receiver.mailbox.attach()
+    receiver.flow(1)
+    [lock] = receiver.locks
+    lock.message.bare = b""
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.namespace.store, "read_active", unreadable)
+        assert world.settle(lock, ABANDON) is None
+    receiver.flow(2)
+
+    assert receiver.sequences == [1, 1, 2]
+    assert data in receiver.locks[1].message.bare
     world.check_counters()
 
 

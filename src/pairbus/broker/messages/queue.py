@@ -302,12 +302,15 @@ class Queue(Entity):
         """Take back messages and sessions whose receivers did not settle or renew in time."""
         for mailbox in self.mailboxes.values():
             for lock in mailbox.expired_locks(now_ms=now_ms):
-                mailbox.unlock(lock.message)
-                decision = lifecycle.delivery_failed(lock.message, self.description, mailbox.kind)
-                self.change(mailbox, lock.message, decision, now_ms=now_ms)
+                self._delivery_failed(mailbox, lock.message, now_ms=now_ms)
         if self.main.sessions is not None:
             for session in self.main.sessions.expired(now_ms=now_ms):
                 self.release_session(session, has_expired=True, now_ms=now_ms)
+
+    def _delivery_failed(self, mailbox: Mailbox, message: Message, *, now_ms: int) -> None:
+        decision = lifecycle.delivery_failed(message, self.description, mailbox.kind)
+        self.change(mailbox, message, decision, now_ms=now_ms)
+        mailbox.unlock(message)  # not before: if the call above raises, a later tick tries again
 
     def move_deadlines(self, step_ms: int) -> None:
         """The clock was set: locks and waiting links keep the time that they have left."""
@@ -364,12 +367,8 @@ class Queue(Entity):
         for lock in locks:
             if lock.message.busy:
                 continue  # it was settled in time
-            self.main.unlock(lock.message)
             if has_expired:
-                decision = lifecycle.delivery_failed(
-                    lock.message, self.description, MailboxKind.MAIN
-                )
-                self.change(self.main, lock.message, decision, now_ms=now_ms)
+                self._delivery_failed(self.main, lock.message, now_ms=now_ms)
             else:
                 self._returned(self.main, lock.message)
         holder = session.holder if has_expired else None

@@ -65,7 +65,12 @@ class Window:
             self._held.pop(number, None)
             return False
         if not message.bare:
-            message.bare = self._read(number - 1, number, 1)[0].bare
+            try:
+                message.bare = self._read(number - 1, number, 1)[0].bare
+            except Exception:  # the disk cannot be read: `take` tries again
+                self._forget_from(number)
+                self._held.pop(number, None)
+                return False
         self._held[number] = message
         self._bytes += message.size
         heappush(self._ready, number)

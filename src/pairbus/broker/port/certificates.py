@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from pairbus.broker.storage.lock import sync_folder
+from pairbus.broker.storage.folder import sync_folder
 from pairbus.errors import StartError
 
 logger = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from pairbus.broker.storage.folder import sync_folder
 from pairbus.errors import DataFileError
 
 _OPEN: Final = "open"
@@ -92,15 +93,6 @@ class DataFileLock:
             os.fsync(self._note)
         except OSError as error:
             raise DataFileError(f"{self._note_path} cannot be written: {error.strerror}") from error
-
-
-def sync_folder(folder: Path) -> None:
-    """A name that was created in a folder survives a power cut only after this."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def check_content(path: Path) -> None:
