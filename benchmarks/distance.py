@@ -35,7 +35,7 @@ from syphon_movers import READY_SECONDS_MAX, Mover
 from syphon_stage import BACKLOGS, SIZE, TARGETS, Stage
 
 ROUND_TRIPS_MS = (0, 30, 100, 300)
-COUNT = 150_000
+COUNT = 240_000
 """Enough that the time to open the connections does not count for much."""
 # The loop completes one message after the other, a round trip each.
 SDK_COUNTS = {0: 2_000, 30: 200, 100: 100, 300: 40}
@@ -158,7 +158,11 @@ def _ways(
 
 
 def _spread(values: list[float]) -> dict[str, Any]:
-    return {"rate": sorted(values)[len(values) // 2], "rates": values}
+    return {"rate": _median(values), "rates": values}
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
 
 
 # --- large messages -------------------------------------------------------------------------------
@@ -273,22 +277,28 @@ def _syphon_table(result: dict[str, Any]) -> report.Table:
     distances = sorted({row["ms"] for row in result["syphon"]})
     table = report.Table(
         f"The syphon over a distance: {result['count']:,} messages of {result['size']} bytes, "
-        f"messages a second and the ratio to 0 ms",
+        "messages a second, and the ratio to 0 ms in the same round (median, lowest, highest)",
         ["", *(f"{ms} ms" for ms in distances)],
     )
-    rates = {(row["way"], row["ms"]): row["rate"] for row in result["syphon"]}
+    samples = {(row["way"], row["ms"]): row["rates"] for row in result["syphon"]}
     for way, title in WAYS.items():
-        if (way, 0) in rates:
-            local = rates[way, 0]
-            cells = [f"{rates[way, 0]:,.0f}"]
+        if (way, 0) in samples:
+            cells = [f"{_median(samples[way, 0]):,.0f}"]
             for ms in distances[1:]:
-                cells.append(f"{rates[way, ms]:,.0f} ({rates[way, ms] / local:.2f})")
+                ratios = _ratios(samples[way, ms], samples[way, 0])
+                spread = f"{_median(ratios):.2f}; {min(ratios):.2f} - {max(ratios):.2f}"
+                cells.append(f"{_median(samples[way, ms]):,.0f} ({spread})")
             table.rows.append([title, *cells])
     for way, title in list(WAYS.items())[2:]:
-        if (way, 0) in rates:
-            ratios = [rates["plain", ms] / rates[way, ms] for ms in distances]
-            table.rows.append([f"the syphon over: {title}", *(f"{one:.2f} x" for one in ratios)])
+        if (way, 0) in samples:
+            over = [_median(_ratios(samples["plain", ms], samples[way, ms])) for ms in distances]
+            table.rows.append([f"the syphon over: {title}", *(f"{one:,.2f} x" for one in over)])
     return table
+
+
+def _ratios(rates: list[float], others: list[float]) -> list[float]:
+    """Round by round, because a machine may be slower in one round than in another."""
+    return [rate / other for rate, other in zip(rates, others, strict=True)]
 
 
 def _sends_table(result: dict[str, Any]) -> report.Table:
