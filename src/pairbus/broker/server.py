@@ -139,13 +139,10 @@ class Server:
         return self._certificates.ca_file(now=self._clock())
 
     @property
-    def keeps_certificates(self) -> bool:
-        """Whether certificates are kept beside the data, in a known place."""
-        return any(options.data is not None for options in self._options)
-
-    @property
-    def has_certificates(self) -> bool:
-        return self._certificates.exist
+    def lacks_certificates(self) -> bool:
+        """Whether certificates belong beside the data, and are not there yet."""
+        is_kept = any(options.data is not None for options in self._options)
+        return is_kept and not self._certificates.exist
 
     async def start(self) -> None:
         try:

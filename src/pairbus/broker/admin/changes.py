@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element
 
 from pairbus.broker.admin import access, entity_xml
 from pairbus.broker.admin.access import HttpRefused, bad_request, conflict
-from pairbus.broker.admin.atom import child_text, own_name
+from pairbus.broker.admin.atom import child, child_text, own_name
 from pairbus.broker.admin.rule_xml import ELEMENT as RULE_ELEMENT
 from pairbus.broker.admin.rule_xml import read_rule
 from pairbus.broker.admin.targets import AdminRequest, TargetKind
@@ -68,7 +68,8 @@ async def create_entity(request: AdminRequest, content: Element) -> Queue:
 
 
 def _first_rule(request: AdminRequest, content: Element) -> RuleDescription:
-    given = entity_xml.default_rule(content)
+    """A subscription may come with it."""
+    given = child(content, entity_xml.DEFAULT_RULE)
     now_ms = request.namespace.now_ms()
     if given is None:
         return RuleDescription(name=DEFAULT_RULE, created_ms=now_ms)

@@ -16,7 +16,7 @@ from xml.etree.ElementTree import Element
 
 from pairbus.broker.admin import atom, rule_xml
 from pairbus.broker.admin.access import bad_request
-from pairbus.broker.admin.atom import RequestAddress, child, escape, moment, own_name
+from pairbus.broker.admin.atom import RequestAddress, escape, moment, own_name
 from pairbus.broker.admin.rule_xml import boolean
 from pairbus.broker.entities.descriptions import (
     EntityDescription,
@@ -303,8 +303,3 @@ def write_entity(entity: Queue, address: RequestAddress, *, has_message_size: bo
         if inner is not None and (has_message_size or row.name != MESSAGE_SIZE):
             pieces.append(f"<{row.name}{attributes}>{inner}</{row.name}>")
     return atom.description(kind.__name__, "".join(pieces))
-
-
-def default_rule(content: Element) -> Element | None:
-    """A subscription may come with its first rule."""
-    return child(content, DEFAULT_RULE)

@@ -72,7 +72,9 @@ class FaultController:
         self._clock = namespace.clock
         """The broker's clock: a jump of the namespace's clock does not end a fault."""
         self._schedule = FaultSchedule(
-            Random(), when_spent=self._update_soon, clear=self.clear_from_any_thread
+            Random(),
+            when_spent=lambda: namespace.loop.call_soon(self.update),
+            clear=self.clear_from_any_thread,
         )
         self._offset_seconds = 0.0
         self._has_moved_clock = False
@@ -147,9 +149,6 @@ class FaultController:
         if next_at is not None:
             delay = max(next_at - self._clock(), 0.0)
             self._timer = self._namespace.loop.call_later(delay, self.update)
-
-    def _update_soon(self) -> None:
-        self._namespace.loop.call_soon(self.update)
 
     async def changed(self) -> None:
         """Wait for the next change."""
@@ -248,7 +247,8 @@ class FaultController:
             return
         self._offset_seconds = offset_seconds
         self._has_moved_clock = True
-        self._namespace.set_clock(_shifted(self._clock, offset_seconds))
+        clock = self._clock
+        self._namespace.set_clock((lambda: clock() + offset_seconds) if offset_seconds else clock)
 
     def _set_disk(self, faults: ActiveFaults | None) -> None:
         if self._disk is not None:
@@ -268,7 +268,3 @@ class _FaultyDisk:
         self.over.wait(self._faults.commit_seconds())
         if not self.over.is_set() and self._faults.is_disk_full():
             raise sqlite3.OperationalError("database or disk is full")
-
-
-def _shifted(clock: Callable[[], float], offset_seconds: float) -> Callable[[], float]:
-    return (lambda: clock() + offset_seconds) if offset_seconds else clock

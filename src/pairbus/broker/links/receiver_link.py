@@ -86,8 +86,10 @@ class ReceiverLink:
         sessions = self.mailbox.sessions
         assert sessions is not None
         if session_id is None:
-            self.queue.waiting[self] = now_ms + self._wait_ms()
-            self.queue.runtime.expect(self.queue.waiting[self])
+            asked = self.link.remote.properties.get(_TIMEOUT)
+            wait_ms = int(asked) if isinstance(asked, int) and asked > 0 else _SESSION_WAIT_MS
+            self.queue.waiting[self] = now_ms + wait_ms
+            self.queue.runtime.expect(now_ms + wait_ms)
             self.queue.serve_waiting(now_ms=now_ms)
         elif sessions.is_held(session_id):
             self.connection.end(
@@ -100,10 +102,6 @@ class ReceiverLink:
             )
         else:
             self.session_granted(session_id, now_ms=now_ms)
-
-    def _wait_ms(self) -> int:
-        asked = self.link.remote.properties.get(_TIMEOUT)
-        return int(asked) if isinstance(asked, int) and asked > 0 else _SESSION_WAIT_MS
 
     def session_granted(self, session_id: str, *, now_ms: int) -> None:
         assert self.mailbox.sessions is not None

@@ -44,12 +44,9 @@ class DuplicateDetection:
         window_ms = milliseconds(description.duplicate_detection_history_time_window) or 0
         store.remember(mailbox_id, message_id, now_ms + window_ms)
         self._pending.add(message_id)
-        self._entity.runtime.committer.when_durable(self._written, message_id)
+        # When its commit has ended, the store knows it. If the commit failed, it is new again.
+        self._entity.runtime.committer.when_durable(lambda _: self._pending.discard(message_id))
         return False
-
-    def _written(self, error: Exception | None, message_id: str) -> None:
-        """Its commit has ended. If it failed, the id is new again."""
-        self._pending.discard(message_id)
 
 
 class Enqueuer:

@@ -48,10 +48,6 @@ class CompiledRule:
             found += len(filter.expression)
         return found if action is None else found + len(action.expression)
 
-    @property
-    def has_action(self) -> bool:
-        return self.description.action is not None
-
     def compile(self) -> None:
         filter, action = self.description.filter, self.description.action
         self.is_compiled = True

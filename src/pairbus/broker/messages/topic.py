@@ -96,7 +96,7 @@ class Subscription(Queue):
         for rule in self._rules:
             if not rule.matches(facts):
                 continue
-            if rule.has_action:
+            if rule.description.action is not None:
                 found.append(rule.changed_copy(one, facts))
             else:
                 is_plain = True

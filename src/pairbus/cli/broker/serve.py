@@ -165,7 +165,7 @@ async def _serve(server: Server, *, shows_keys: bool) -> None:
         # Making certificates takes as long as the rest of the start. The first time, they are made
         # before "ready", because a program that reads this line may need the file at once.
         certificates = asyncio.create_task(_log_ca_file(server, stop))
-        if server.keeps_certificates and not server.has_certificates:
+        if server.lacks_certificates:
             await certificates
         for endpoint in server.endpoints.values():
             _announce(f"{endpoint.name} ready: {endpoint.connection_string}")
