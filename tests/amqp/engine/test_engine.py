@@ -499,25 +499,32 @@ def test_an_aborted_message_never_surfaces(pair):
 # -- messages out -----------------------------------------------------------------------------
 
 
+def taken_from(link):
+    """What will arrive on the link: delivery-ids, tags and bytes."""
+    received = []
+    link.receive_into(lambda *message: received.append(message))
+    return received
+
+
 def test_a_message_is_sent_and_its_settlement_awaits_our_answer(pair):
-    _, theirs = pair.sending_to_client(rcv_settle_mode=1)
+    ours, theirs = pair.sending_to_client(rcv_settle_mode=1)
+    received = taken_from(ours)
     sent = theirs.send(b"0123456789abcdef", b"m", context=7)
     pair.run()
-    received = pair.at_client(Transferred)[0].delivery
-    assert received.tag == b"0123456789abcdef"
+    [(number, tag, data)] = received
+    assert (tag, data) == (b"0123456789abcdef", b"m")
 
-    received.update(ACCEPTED)
+    group = pair.session.settle([number], ACCEPTED)
     pair.run()
+    assert group.left == 1
     (disposed,) = pair.at_server(Disposed)
     assert (disposed.deliveries, disposed.outcome, disposed.settled) == ([sent], ACCEPTED, False)
     assert (sent.settled, disposed.deliveries[0].context) == (False, 7)
 
     sent.settle(ACCEPTED)
     pair.run()
-    (answer,) = pair.at_client(Disposed)
-    assert (answer.deliveries, answer.outcome, answer.settled) == ([received], ACCEPTED, True)
+    assert (group.left, group.refusals) == (0, {})
     assert sent.settled
-    assert received.settled
 
 
 LONG = AmqpError("c:x", "d" * 3000, {"DeadLetterReason": "r", "nothing": None, "x": "y" * 3000})
@@ -536,10 +543,11 @@ OUTCOMES = {
 
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
 def test_the_peers_outcome_is_read_and_echoed_without_an_error(pair, outcome):
-    _, theirs = pair.sending_to_client(rcv_settle_mode=1)
+    ours, theirs = pair.sending_to_client(rcv_settle_mode=1)
+    received = taken_from(ours)
     sent = theirs.send(b"tag", b"m")
     pair.run()
-    pair.at_client(Transferred)[0].delivery.update(outcome)
+    group = pair.session.settle([received[0][0]], outcome)
     pair.run()
 
     read = pair.at_server(Disposed)[0].outcome
@@ -554,10 +562,7 @@ def test_the_peers_outcome_is_read_and_echoed_without_an_error(pair, outcome):
 
     sent.echo()
     pair.run()
-    answer = pair.at_client(Disposed)[0]
-    assert answer.settled
-    assert answer.outcome.kind is outcome.kind
-    assert answer.outcome.error is None
+    assert (group.left, group.refusals) == (0, {})  # the same kind, and no error
 
 
 def test_a_delivery_that_the_peer_settles_is_forgotten_at_once(pair):
@@ -985,8 +990,6 @@ def use_everything(*handles):
                 continue
             if name == "reject":
                 member(AmqpError("amqp:not-found", "x"))
-            elif name == "update":
-                member(ACCEPTED)
             elif name in ("grant", "set_credit"):
                 member(5)
             elif name == "settle" and isinstance(handle, Session):

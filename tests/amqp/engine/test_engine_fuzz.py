@@ -96,7 +96,6 @@ class BusyServer:
                     delivery.settle,
                     delivery.echo,
                     lambda: delivery.reject(ERROR),
-                    lambda: delivery.update(modified(failed=True, annotations={"a": 1})),
                     lambda: delivery.settle(ACCEPTED),
                     lambda: delivery.tag,
                 ]

@@ -331,15 +331,29 @@ def test_as_a_client_we_receive_and_settle(server):
     assert ours.credit == 0
     for event in arrived[:3]:
         event.delivery.accept()
-    arrived[3].delivery.update(ACCEPTED)
-    arrived[4].delivery.settle()
+    arrived[3].delivery.settle()
     server.run()
-    assert [delivery.settled for delivery in sent] == [True, True, True, False, True]
-    assert {delivery.remote_state for delivery in sent[:4]} == {proton.Delivery.ACCEPTED}
-    sent[3].update(proton.Delivery.ACCEPTED)
-    sent[3].settle()
+    assert [delivery.settled for delivery in sent] == [True, True, True, True, False]
+    assert {delivery.remote_state for delivery in sent[:3]} == {proton.Delivery.ACCEPTED}
+
+
+def test_as_a_client_we_settle_in_groups_and_are_answered(server):
+    ours = server.engine.attach_receiver(server.session, "from", "q", credit=5, rcv_settle_mode=1)
+    theirs = answered(server)
+    numbers = []
+    ours.receive_into(lambda number, tag, data: numbers.append(number))
     server.run()
-    assert [event.settled for event in server.seen(Disposed)] == [True]
+    sent = [give(theirs, str(number), b"m") for number in range(3)]
+    server.run()
+    group = server.session.settle(numbers, ACCEPTED)
+    server.run()
+    assert [delivery.settled for delivery in sent] == [False] * 3
+    assert {delivery.remote_state for delivery in sent} == {proton.Delivery.ACCEPTED}
+    for delivery in sent:
+        delivery.update(proton.Delivery.ACCEPTED)
+        delivery.settle()
+    server.run()
+    assert (group.left, group.refusals) == (0, {})
 
 
 def test_as_a_client_we_call_credit_back(server):

@@ -35,7 +35,6 @@ class Delivery:
     """One message in transit: received by us, or sent by us and not yet settled."""
 
     __slots__ = (
-        "_is_updated",
         "_number",
         "_shared",
         "context",
@@ -56,7 +55,6 @@ class Delivery:
 
         self._number = number
         self._shared: SharedAnswer | None = None
-        self._is_updated = False  # received by us: we sent an outcome and wait for the answer
 
     def accept(self) -> None:
         """Accept the delivery: send the outcome to the peer, and drop the delivery."""
@@ -99,14 +97,6 @@ class Delivery:
             kind = self.outcome.kind if self.outcome else OutcomeKind.NONE
             said = SETTLED_BY_SENDER.get(kind, SETTLED_BY_SENDER[OutcomeKind.NONE])
             link._wire.dispose(link.session.channel, said, self._number)
-
-    def update(self, outcome: Outcome) -> None:
-        """Received by us: send an outcome without settling. `Disposed` is the peer's answer."""
-        if not self.settled and not self.link.is_sender:
-            self._is_updated = True
-            wire = self.link._wire
-            said = statement(outcome, is_receiver=True, settled=False, tracked=wire.is_server)
-            wire.dispose(self.link.session.channel, said, self._number)
 
     def _drop(self) -> None:
         """Its session is over and clears its tables."""

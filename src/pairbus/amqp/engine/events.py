@@ -97,8 +97,7 @@ class Disposed:
 
     `deliveries` is in the order in which they were sent. A peer may settle many at once.
 
-    If `settled`, both sides have dropped the deliveries, and the handles are dead. For deliveries
-    that we received, this is the answer to our `update`.
+    If `settled`, both sides have dropped the deliveries, and the handles are dead.
     """
 
     link: Link

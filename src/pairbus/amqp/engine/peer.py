@@ -257,15 +257,15 @@ def _disposed(
     """
     one: Delivery | SharedAnswer | SettlementGroup = known[number]
     if isinstance(one, Delivery):
-        is_news = one.outcome is None and outcome.kind >= OutcomeKind.ACCEPTED
-        is_awaited = one.link.is_sender or one._is_updated
-        if is_awaited and (is_news or settled):
+        is_ours = one.link.is_sender
+        is_news = is_ours and one.outcome is None and outcome.kind >= OutcomeKind.ACCEPTED
+        if is_news or (is_ours and settled):
             if one.outcome is None:
                 one.outcome = outcome
             group.append(one)
         if settled:
             one._forget()
-        return settled or (is_awaited and is_news)
+        return settled or is_news
     if settled:
         if isinstance(one, SettlementGroup):
             del known[number]
