@@ -189,6 +189,8 @@ def error_text(error: AzureError, target: Target, entity: EntityPath, *, right: 
             return f"another receiver holds the session of {entity.description} in {address}"
         case sdk.ServiceBusConnectionError() | sdk.OperationTimeoutError():
             return cannot_reach(target, why_unreachable(error))
+        case sdk.MessageSizeExceededError():  # of our own client, and nothing was sent
+            return error.message
     answer = _answer(error)
     hint = ""
     if "requires session" in answer:

@@ -83,7 +83,8 @@ def dashboard(
     On loopback it needs no token. On any other address it needs a token and TLS. The policies of
     both namespaces need Manage and Listen. If a right is missing, the page says so.
 
-    Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 it cannot start, 2 usage error.
+    Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 it cannot start, 2 usage error, 130 interrupted
+    twice, or before it has started.
 
     \b
     Examples:

@@ -234,7 +234,8 @@ def test_a_resubmit_that_fails_half_way_removes_just_what_was_accepted(
         left = dead(pairbus, "large")
         again = pairbus("dead-letters", "purge", "large", "--yes")
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith(f"pairbus: resubmitted {home} messages, then: 'q': ")
+    then = f"pairbus: resubmitted {home} messages, then: a message for 'q' has "
+    assert done.err.startswith(then)
     assert 100 <= home < 130
     assert len(left) == 130 - home
     assert again.out == f"purged {len(left)} messages\n", "nothing is locked"

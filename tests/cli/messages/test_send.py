@@ -293,8 +293,10 @@ def test_a_refusal_of_the_namespace_is_one_line(pairbus: Run, queue: str) -> Non
     assert pairbus("send", "event", "x").err.endswith("; did you mean 'events'?\n")
 
     large = pairbus("send", queue, "x" * 300_000)
+    start = f"pairbus: a message for {queue!r} has 300"
     assert (large.code, large.err.count("\n")) == (1, 1)
-    assert "bytes" in large.err
+    assert large.err.startswith(start)
+    assert large.err.endswith(" bytes; the maximum is 262144\n")
 
     nobody = "Endpoint=sb://localhost:1;SharedAccessKeyName=p;SharedAccessKey=k"
     done = pairbus("send", queue, "x", "-c", f"{nobody};UseDevelopmentEmulator=true")
