@@ -175,6 +175,8 @@ class Administration:
         except EntityNotFound as error:  # it is new, so a parent is missing
             parent = describe(kind.parents[-1], path[:-1])
             raise EntityNotFound(f"{parent} does not exist in {self._target.address}") from error
+        except ValueError as error:  # the SDK makes a URL of `forward_to`
+            raise UsageError(f"{describe(kind, path)} cannot be created: {error}") from error
 
     def delete(self, kind: EntityKind, path: Sequence[str]) -> None:
         self._call(f"delete_{kind}", kind, path)

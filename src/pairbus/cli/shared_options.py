@@ -30,6 +30,7 @@ from pairbus.errors import UsageError
 
 _COMPLETION_SECONDS_MAX: Final = 3.0
 _INFO: Final = "typer"
+_COUNT_MAX: Final = 10**9
 _Group = TypeVar("_Group")
 
 
@@ -46,6 +47,10 @@ def flag(help: str, *names: str, default: bool | None = False, **more: Any) -> A
 def argument(metavar: str, help: str, *, default: Any = ..., **more: Any) -> Any:
     """It is required unless it has a default."""
     return typer.Argument(default, metavar=metavar, help=help, show_default=False, **more)
+
+
+def count_option(help: str, *, default: int | None = None) -> Any:
+    return option("N", help, min=1, max=_COUNT_MAX, default=default)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

@@ -9,6 +9,7 @@ interrupted, rows exist twice. Rows have a key (`Receipt.key`), so a reader drop
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -143,7 +144,7 @@ def read_ledger(folder: str | Path) -> list[Receipt]:
 
 
 def ledger_files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # a Path would raise for an impossible name
         raise OptionsError(f"there is no ledger: {folder} is not a folder")
     files = sorted(folder.glob("day=*/*.parquet"))
     if not files:

@@ -190,6 +190,7 @@ def error_of(pairbus: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> E
         (["--config", "absent.json"], "absent.json: cannot be read"),
         (["--subscription", "events"], "must be TOPIC/NAME, such as events/audit"),
         (["--sku", "Basic"], "'Basic' is not one of"),
+        (["--check", "x" * 300], "x: cannot be read: File name too long"),
     ],
 )
 def test_a_mistake_is_one_clear_line(

@@ -359,6 +359,11 @@ def test_a_refusal_of_the_namespace_is_one_line_and_exit_code_1(
         (["create", "rule", "t", "s", "r", "-p", "x:int=a"], "'a' is not a valid int"),
         (["create", "rule", "t", "s", "r", "-p", "x:timestamp=0"], "use a time such as 2030-12-"),
         (["create", "queue", "\udcff"], "'\\udcff' is not a valid name of an entity"),
+        (["create", "queue", "q", "--forward-to", "x://["], "queue 'q' cannot be created: Invalid"),
+        (
+            ["create", "queue", "q", "--forward-to", "\udcff"],
+            "queue 'q' cannot be created: 'utf-8'",
+        ),
         (["list", "subscriptions", "\udcff"], "is not a valid name of an entity: it is not UTF-8"),
         (["create", "queue", "q", "--lock-duration", "30"], "'30' has no unit: use 30s"),
         (["list", "--ca-file", "absent.pem"], "--ca-file absent.pem: cannot be read: No such"),

@@ -106,6 +106,7 @@ def test_a_table_shows_the_beginning_of_a_body_in_one_line(pairbus: Run, queue: 
         (["--where", "a >"], "at line 1, column 4: the expression ends, expected a value"),
         (["--where", " "], "--where is empty"),
         (["--from", "-1"], "--from -1: must be at least 0"),
+        (["--count", "9" * 20], f"--count {'9' * 20}: must be at most 1000000000"),
         (["--sub-queue", "dead"], "'dead' is not one of"),
         (["--interval", "1s"], "--interval needs --watch"),
         (["--watch", "--interval", "1"], "--interval '1' has no unit"),

@@ -216,6 +216,7 @@ def test_a_topic_accepts_messages(pairbus: Run, queue: str) -> None:
         (["q", "--lines", "--copies", "2"], "--copies is for a single message"),
         (["q", "x", "--copies", "2", "--message-id", "m"], "--message-id is for a single message"),
         (["q", "x", "--copies", "0"], "--copies 0: must be at least 1"),
+        (["q", "x", "--copies", "9" * 20], "must be at most 1000000000"),
         (["q", "x", "-p", "novalue"], "use NAME=VALUE or NAME:TYPE=VALUE"),
         (["q", "x", "-p", "=v"], "use NAME=VALUE or NAME:TYPE=VALUE"),
         (["q", "x", "-p", "a:int=five"], "--property 'a:int=five': 'five' is not a valid int"),

@@ -127,6 +127,7 @@ def test_a_ledger_shows_what_was_spent(pairbus: Run, tmp_path: Path) -> None:
         (("--outage", "40d"), "--outage 40d: must be from 0h to 744h"),
         (("--prices", "none.toml"), "cannot read the price list none.toml"),
         (("--ledger", "nowhere"), "there is no ledger: nowhere is not a folder"),
+        (("--ledger", "x" * 300), "there is no ledger: xxx"),
         (("--ledger", "x", "--period", "3d"), "--period and --ledger cannot be combined"),
         (("--ledger", "x", "--plot", "x.svg"), "--plot and --ledger cannot be combined"),
         (("--plot", "cost.gif"), "--plot cost.gif: the file name must end in .svg or .png"),

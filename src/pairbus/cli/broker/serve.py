@@ -99,7 +99,10 @@ def broker(
 def check_data_files(folder: Path) -> None:
     from pairbus.broker.storage.schema import examine
 
-    paths = sorted(folder.glob("*.db"))
+    try:
+        paths = sorted(folder.glob("*.db"))
+    except OSError as error:
+        raise UsageError(f"--check {folder}: cannot be read: {error.strerror}") from error
     if not paths:
         raise UsageError(f"--check {folder}: the folder has no data file (NAME.db)")
     damaged = 0

@@ -37,6 +37,7 @@ from pairbus.cli.shared_options import (
     command_group,
     complete_queue_or_topic,
     confirm,
+    count_option,
     flag,
     flatten_options,
     option,
@@ -68,7 +69,7 @@ SUB_QUEUE = option(
     SUB_QUEUE_NAMES, "Which sub-queue (default: dead-letter).", default=SubQueue.DEAD_LETTER
 )
 DRY_RUN = flag("Show which messages would be affected; change nothing.", "--dry-run")
-COUNT_MAX = option("N", "Maximum number of messages (default: all).", min=1)
+COUNT_MAX = count_option("Maximum number of messages (default: all).")
 
 
 @app.command("list")
@@ -78,7 +79,7 @@ def list_(
     subscription: str | None = SUBSCRIPTION,
     *,
     filters: FilterOptions,
-    count: int = option("N", "Maximum number of messages (default: 100).", min=1, default=100),
+    count: int = count_option("Maximum number of messages (default: 100).", default=100),
     sub_queue: SubQueue = SUB_QUEUE,
     connection: ConnectionOptions,
     as_json: bool = AS_JSON,
@@ -111,7 +112,7 @@ def show(
     subscription: str | None = SUBSCRIPTION,
     *,
     filters: FilterOptions,
-    count: int = option("N", "Maximum number of messages (default: 10).", min=1, default=10),
+    count: int = count_option("Maximum number of messages (default: 10).", default=10),
     sub_queue: SubQueue = SUB_QUEUE,
     connection: ConnectionOptions,
     as_json: bool = AS_JSON,

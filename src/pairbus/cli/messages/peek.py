@@ -25,6 +25,7 @@ from pairbus.cli.shared_options import (
     SUB_QUEUE,
     SUBSCRIPTION,
     ConnectionOptions,
+    count_option,
     flag,
     flatten_options,
     option,
@@ -53,8 +54,8 @@ def peek(
     subscription: str | None = SUBSCRIPTION,
     *,
     from_: int = option("N", "First sequence number (default: 0).", "--from", min=0, default=0),
-    count: int | None = option(
-        "N", "Maximum number of messages (default: 10; with --watch, no limit).", min=1
+    count: int | None = count_option(
+        "Maximum number of messages (default: 10; with --watch, no limit)."
     ),
     sub_queue: SubQueue | None = SUB_QUEUE,
     where: str | None = WHERE,

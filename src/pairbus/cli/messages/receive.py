@@ -32,6 +32,7 @@ from pairbus.cli.shared_options import (
     SUB_QUEUE,
     SUBSCRIPTION,
     ConnectionOptions,
+    count_option,
     flag,
     flatten_options,
     option,
@@ -78,8 +79,8 @@ class SessionOptions:
 class AmountOptions:
     """How many messages, and how long to wait for them."""
 
-    count: int | None = option(
-        "N", "Maximum number of messages (default: 1; with --watch, no limit).", min=1
+    count: int | None = count_option(
+        "Maximum number of messages (default: 1; with --watch, no limit)."
     )
     is_all: bool = flag("Receive until no message arrives within --wait.", "--all")
     watch: bool = flag("Keep receiving until Ctrl-C, or until --count messages.", "--watch")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pairbus.cli.messages.message_json import Row, parse_line
-from pairbus.cli.shared_options import argument, flag, option, option_group
+from pairbus.cli.shared_options import argument, count_option, flag, option, option_group
 from pairbus.errors import UsageError
 
 _READ_BYTES: Final = 64 * 1024
@@ -33,7 +33,7 @@ class InputOptions:
         "Send each line as a message in JSON, as `receive --json` and `peek --json` print it.",
         "--json-lines",
     )
-    copies: int = option("N", "Number of copies to send (default: 1).", min=1, default=1)
+    copies: int = count_option("Number of copies to send (default: 1).", default=1)
 
     @property
     def is_by_line(self) -> bool:

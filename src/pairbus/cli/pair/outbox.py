@@ -41,6 +41,7 @@ from pairbus.cli.shared_options import (
     argument,
     command_group,
     confirm,
+    count_option,
     flag,
     flatten_options,
     option,
@@ -96,7 +97,7 @@ def list_(
     file: Path = FILE,
     *,
     select: SelectOptions,
-    count: int = option("N", "Maximum number of messages (default: 100).", min=1, default=100),
+    count: int = count_option("Maximum number of messages (default: 100).", default=100),
     as_json: bool = AS_JSON,
 ) -> None:
     """List the messages in the file, oldest first.
@@ -128,7 +129,7 @@ def show(
     file: Path = FILE,
     *,
     select: SelectOptions,
-    count: int = option("N", "Maximum number of messages (default: 10).", min=1, default=10),
+    count: int = count_option("Maximum number of messages (default: 10).", default=10),
     as_json: bool = AS_JSON,
 ) -> None:
     """Show messages in full: properties and body.
