@@ -101,8 +101,11 @@ class MessageView:
 
     @property
     def parts(self) -> Parts:
-        """The message as a broker slices it, for filters."""
-        return slice_message(self.data)
+        """The message as a broker slices it, for filters. Raises UnreadableMessage."""
+        try:
+            return slice_message(self.data)
+        except MalformedMessage as error:
+            raise unreadable(self.entity, error) from error
 
     @property
     def header(self) -> list[Any]:

@@ -12,6 +12,9 @@ import pytest
 from azure.servicebus import ServiceBusClient
 
 from pairbus.broker import Broker
+from pairbus.cli.messages.filter import FilterOptions
+from pairbus.fast.compose import message_of
+from pairbus.fast.rows import read
 from tests.cli.conftest import Run
 from tests.cli.process import SECONDS, finished, started
 
@@ -62,6 +65,16 @@ def test_a_condition_is_applied_to_all_messages(pairbus: Run, filled: str) -> No
     late = "sys.SequenceNumber = 300"
     assert numbers(pairbus("peek", filled, "--where", late, "--json").out) == [300]
     assert pairbus("peek", filled, "--where", "absent = 1", "--json") == (0, "", "")
+
+
+def test_a_condition_is_not_true_of_a_message_that_is_not_as_a_broker_wants_it() -> None:
+    properties = {"n": {"type": "int", "value": "5"}}
+    data = message_of({"body": b"x", "applicationProperties": properties}, now_ms=0)
+    filter = FilterOptions(where="n = 5").parse()
+
+    assert filter.matches(read(data, entity="q"), now=0)
+    odd = b"\x00\x53\x70\xc0\x03\x02\x40\x41" + data  # a header whose priority is true
+    assert not filter.matches(read(odd, entity="q"), now=0)
 
 
 def test_a_message_can_be_shown_in_full(pairbus: Run, filled: str) -> None:

@@ -269,6 +269,7 @@ def test_a_usage_error_is_one_line_and_nothing_is_sent(
         ),
         (b'{"applicationProperties": {"a": {"type": "odd", "value": "x"}}}', "the type 'odd'"),
         (b'{"body": "\\ud800"}', "cannot be encoded as UTF-8"),
+        (b'{"body": ["\\ud800"]}', "cannot be encoded as UTF-8"),
     ],
 )
 def test_an_error_in_a_line_is_explained(

@@ -118,10 +118,9 @@ class Filter:
         if self == Filter(numbers=self.numbers):
             return True
         try:
-            row = row_of(message)
+            return self._matches(message, row_of(message), now)
         except UnreadableMessage:
             return False
-        return self._matches(message, row, now)
 
     def _matches(self, message: MessageView, row: dict[str, Any], now: float) -> bool:
         reason = (row["deadLetterReason"] or "").lower()

@@ -183,7 +183,7 @@ def _body_from_json(fields: Mapping[str, Any], where: str) -> bytes:
     if not isinstance(body, str):
         if encoding is not None:
             raise UsageError(f"{where}: body: must be a string in {encoding}")
-        return json.dumps(body, ensure_ascii=False).encode()  # an object is sent as its JSON text
+        return _utf_8(json.dumps(body, ensure_ascii=False), where)  # as its JSON text
     return _binary(body, f"{where}: body") if encoding == BASE64 else _utf_8(body, where)
 
 
