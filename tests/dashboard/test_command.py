@@ -45,6 +45,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, P
         ({"host": "0.0.0.0"}, "needs TLS"),
         ({"host": "example.com", "token": "x" * 20}, "needs TLS"),
         ({"token": "short"}, "at least 16 characters"),
+        ({"token": "\udcff" * 20}, "characters that can be typed"),
         ({"certificate": Path("a")}, "belong together"),
         ({"certificate": Path("/no/cert"), "key": Path("/no/key")}, "/no/cert: cannot be read"),
         ({"certificate": Path("x" * 300), "key": Path("/no/key")}, "x: cannot be read"),

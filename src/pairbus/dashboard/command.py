@@ -163,8 +163,8 @@ def check_access(
                 f"--proxy-url {proxy_url!r}: must be https:// and a host name, as in "
                 "https://pair.example.com; a path is not supported"
             )
-    if token and len(token) < TOKEN_LENGTH_MIN:
-        raise UsageError(f"--token is too short: use at least {TOKEN_LENGTH_MIN} characters")
+    if token and (len(token) < TOKEN_LENGTH_MIN or not token.isprintable()):
+        raise UsageError(f"--token: use at least {TOKEN_LENGTH_MIN} characters that can be typed")
     if is_loopback(host) and proxy_url is None:
         return False
     if certificate is None and proxy_url is None:
