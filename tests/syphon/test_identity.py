@@ -61,6 +61,7 @@ class Pickling:
     """Runs tasks in this process, but pickled, as Spark does."""
 
     slots = 1
+    folder = None
 
     def run(self, tasks: Sequence[DrainTask]) -> list[Drained]:
         return [drain(pickle.loads(pickle.dumps(task))) for task in tasks]

@@ -27,6 +27,7 @@ class Runner:
     """In this process, by the clock of the test. Counts its tasks."""
 
     slots = 2
+    folder = None
 
     def __init__(self, clock):
         self._clock = clock

@@ -144,10 +144,30 @@ def test_a_listing_of_queues_without_an_answer_does_not_delay_a_stop(stage, monk
     assert seconds < STOP_SECONDS_MAX
 
 
+@pytest.mark.req("S-02")
+def test_a_stop_ends_the_round_early_if_the_tasks_see_the_files_of_this_machine(
+    stage, monkeypatch, tmp_path
+):
+    ids = numbered(5_000)
+    stage.divert(ids)
+    options = stage.options(chunk=20, round_seconds=600.0)
+    job = Job(options, InProcessRunner(tmp_path), lambda: BACKLOGS)
+    after_sends(monkeypatch, 4, job.stop)
+
+    receipts = job.run()
+
+    home_count = count(receipts, ReceiptOutcome.BROUGHT_HOME)
+    assert 0 < home_count < 5_000
+    assert stage.home() == ids[:home_count]
+    assert stage.free() == ids[home_count:]
+    assert list(tmp_path.iterdir()) == []
+
+
 class Stuck:
     """Spark without a free core."""
 
     slots = 2
+    folder = None
 
     def __init__(self):
         self.running, self.cancelled = threading.Event(), threading.Event()

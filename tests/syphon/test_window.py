@@ -17,8 +17,8 @@ from pairbus.syphon.window import (
 NOW = 1_000.0
 
 
-def begun(seconds=2.0, took=0.01, chunk=6_000):
-    window = TaskWindow(seconds, chunk=chunk)
+def begun(seconds=2.0, took=0.01, chunk=6_000, is_stoppable=False):
+    window = TaskWindow(seconds, chunk=chunk, is_stoppable=is_stoppable)
     window.secondary_opened(took=took, now=NOW)
     return window
 
@@ -126,10 +126,19 @@ def test_every_fourth_futile_round_gives_namespaces_more_time_to_accept_a_connec
 
 
 @pytest.mark.parametrize(
-    ("took", "expected"), [(0.0, 1.75), (0.6, 2.95), (1.8, 3.0), (2.5, 3.0), (15.0, 15.0)]
+    ("took", "expected", "stoppable"),
+    [
+        (0.0, 1.75, 1.75),
+        (0.2, 2.75, 2.75),
+        (0.6, 3.0, 4.75),
+        (1.8, 3.0, 10.0),
+        (15.0, 15.0, 15.0),
+    ],
 )
-def test_a_far_task_works_longer(took, expected):
+def test_a_far_task_works_longer_most_of_all_if_it_notices_a_stop(took, expected, stoppable):
     assert begun(seconds=1.75, took=took).seconds == pytest.approx(expected)
+    window = begun(seconds=1.75, took=took, is_stoppable=True)
+    assert window.seconds == pytest.approx(stoppable)
 
 
 def test_only_a_far_task_waits_for_more_messages_before_it_sends_a_few():

@@ -74,6 +74,8 @@ class DrainTask:
     """The state of the destinations, from earlier tasks."""
     messages_folder: str | None = None
     """Where to write a line for each message, before it is settled; None: nowhere."""
+    stop_file: Path | None = None
+    """The task ends early if this file appears; None: it cannot be stopped."""
 
 
 def drain(
@@ -95,7 +97,10 @@ class _Drain:
         has_lines = self._write_lines is not None
         self._report = TaskReport(run=task.run, round=task.round, clock=clock, has_lines=has_lines)
         self._destinations = Destinations(task.known)
-        self._window = TaskWindow(task.seconds, chunk=task.chunk)
+        self._is_stopped = False
+        self._window = TaskWindow(
+            task.seconds, chunk=task.chunk, is_stoppable=task.stop_file is not None
+        )
         # Neither connects yet. A namespace that cannot be reached is an error of the task's result.
         self._clients = TaskClients(
             cache,
@@ -156,6 +161,7 @@ class _Drain:
     def _work(self) -> None:
         self._open()
         while self._has_work():
+            self._is_stopped = self._task.stop_file is not None and self._task.stop_file.exists()
             self._stop_granting_in_time()
             self._start_batches()
             self._wait()
@@ -198,7 +204,8 @@ class _Drain:
         """Whether there is time and reason for another batch."""
         delivery = self._delivery
         return (
-            self._window.has_time(now=self._report.now())
+            not self._is_stopped
+            and self._window.has_time(now=self._report.now())
             and not delivery.primary_error
             and delivery.bug is None
         )

@@ -9,6 +9,7 @@ ledger before the next round begins.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -99,6 +100,9 @@ class Job:
         self._cancel_seconds = cancel_seconds
         self._clock = clock
         self._stopping = threading.Event()
+        folder = runner.folder
+        self._stop_file = None if folder is None else folder / f"stop-{self.run_id}"
+        """Tells the tasks of the current round to end early."""
         self._ended = threading.Event()
         self._discovery = PeriodicDiscovery(list_queues, every_seconds=DISCOVERY_SECONDS)
         self._is_discovered = False
@@ -128,6 +132,9 @@ class Job:
         """End within a round. Call it from any thread, but not from a signal handler."""
         if not self._stopping.is_set():
             self._stopping.set()
+            if self._stop_file is not None:
+                with contextlib.suppress(OSError):  # then the round lasts as long as planned
+                    self._stop_file.touch()
             threading.Thread(target=self._cancel_late_round, daemon=True).start()
 
     def primary_lost(self, primary: str, detail: str) -> None:
@@ -163,6 +170,9 @@ class Job:
         finally:
             self._ended.set()
             self._polls.close()
+            if self._stop_file is not None:
+                with contextlib.suppress(OSError):
+                    self._stop_file.unlink(missing_ok=True)
             if self._ledger is not None:
                 self._ledger.close()
                 if self._ledger.error:
@@ -312,6 +322,7 @@ class Job:
                 name: size for name, size in self._message_bytes.items() if name in plan.queues
             },
             known=self.schedule.destinations_of(plan.primary),
+            stop_file=self._stop_file,
             messages_folder=None if self._ledger is None else self._ledger.messages_folder,
             at_most=plan.at_most,
             held_max=HELD_MAX if plan.is_deep or plan.at_most else HELD_IN_A_ROW_MAX,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from pairbus.fast.connection_cache import OF_THIS_PROCESS
@@ -16,6 +17,10 @@ class Runner(Protocol):
     @property
     def slots(self) -> int:
         """How many tasks can run at the same time."""
+
+    @property
+    def folder(self) -> Path | None:
+        """A folder for temporary files of this process and of the tasks; None if there is none."""
 
     def run(self, tasks: Sequence[DrainTask]) -> list[Drained]:
         """Returns the results in the order of the tasks."""
@@ -31,6 +36,13 @@ class SparkRunner:
     def slots(self) -> int:
         return int(self._context.defaultParallelism)
 
+    @property
+    def folder(self) -> Path | None:
+        """That of a local session which pairbus has made."""
+        is_local = str(self._context.master).startswith("local")
+        folder = self._context.getConf().get("spark.local.dir") if is_local else None
+        return Path(folder) if folder and Path(folder).is_dir() else None
+
     def run(self, tasks: Sequence[DrainTask]) -> list[Drained]:
         self._context.setJobDescription(f"syphon: a round of {len(tasks)} tasks")
         # Tasks hold credentials. As data of an RDD they appear in no plan and on no page of Spark.
@@ -43,6 +55,9 @@ class InProcessRunner:
     """Runs tasks in this process, one after the other: for tests, and to measure Spark's share."""
 
     slots = 1
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
 
     def run(self, tasks: Sequence[DrainTask]) -> list[Drained]:
         return [drain(task) for task in tasks]

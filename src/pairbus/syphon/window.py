@@ -27,9 +27,11 @@ LONG_OPEN_EVERY: Final = 4
 _ROUND_TRIPS: Final = 6
 """The minimum number of round trips to open a connection, with a token and links."""
 # A round begins and ends with some round trips in which little is moved. So if the secondary is far
-# away, a task works longer: by as many times as long as the opening took, but no longer than this.
-_OPENINGS: Final = 2
+# away, a task works longer: by as many times as long as the opening took, but no longer than
+# `FAR_SECONDS`, or if it notices a stop, `FAR_STOPPABLE_SECONDS`.
+_OPENINGS: Final = 5
 FAR_SECONDS: Final = 3.0
+FAR_STOPPABLE_SECONDS: Final = 10.0
 NEAR_SECONDS: Final = 0.05
 _GATHERING: Final = 0.1
 """For `gather_seconds`: the part of a round trip beyond `NEAR_SECONDS`."""
@@ -58,7 +60,7 @@ def open_seconds(rounds_without_progress: int) -> float:
 class TaskWindow:
     """The time of one task."""
 
-    def __init__(self, seconds: float, *, chunk: int) -> None:
+    def __init__(self, seconds: float, *, chunk: int, is_stoppable: bool = False) -> None:
         """`chunk`: the maximum of `size`."""
         self.seconds = seconds
         """How long the task works."""
@@ -68,6 +70,7 @@ class TaskWindow:
         self.late_seconds = ANSWER_LATE_SECONDS
         """How long after the deadline the primary may answer."""
         self._chunk = chunk
+        self._far_seconds = FAR_STOPPABLE_SECONDS if is_stoppable else FAR_SECONDS
         self._opening = 0.0
         self._slowest = 0.0
         self._cycle = math.inf
@@ -75,7 +78,8 @@ class TaskWindow:
     def secondary_opened(self, *, took: float, now: float) -> None:
         """The secondary has accepted the connection: the task's time begins."""
         self._opening = took
-        self.seconds = max(self.seconds, took, min(self.seconds + _OPENINGS * took, FAR_SECONDS))
+        far_seconds = min(self.seconds + _OPENINGS * took, self._far_seconds)
+        self.seconds = max(self.seconds, took, far_seconds)
         self.empty_seconds = EMPTY_SECONDS + self._round_trip
         self.deadline = now + self.seconds
 
