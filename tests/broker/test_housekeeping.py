@@ -44,6 +44,20 @@ def test_an_expired_message_that_is_locked_has_to_wait_without_many_ticks(world,
 
 
 @pytest.mark.req("B-05")
+def test_many_expired_messages_that_are_locked_cause_no_more_ticks_than_one(world, monkeypatch):
+    monkeypatch.setattr(housekeeping, "_SWEEP_SECONDS", 0)
+    world.send(*[encoded(ttl_ms=1000)] * 10)
+    world.receive(9)
+    world.tick()
+
+    world.clock.advance(1)
+    ticks = [world.next_tick_seconds() for _ in range(2)]
+
+    assert ticks == pytest.approx([0.02, 4])
+    assert len(world.sequences()) == 9
+
+
+@pytest.mark.req("B-05")
 def test_an_expired_message_is_found_when_its_lock_ends(make_world):
     world = make_world(queue(lock_duration=timedelta(seconds=3)))
     world.send(encoded(ttl_ms=1000))

@@ -65,10 +65,12 @@ def _sweep(
                 continue
             queue, mailbox = found
             try:
-                is_moving |= handle(queue, mailbox, sequence)
+                has_moved = handle(queue, mailbox, sequence)
             except Exception as error:
                 _log(error, queue, problem % sequence)
-            if time.thread_time() >= ends:
+                continue
+            is_moving |= has_moved
+            if has_moved and time.thread_time() >= ends:
                 return True
         if is_moving or len(keys) < SWEEP_COUNT:
             return len(keys) == SWEEP_COUNT
