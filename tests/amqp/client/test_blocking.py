@@ -59,6 +59,10 @@ def soon() -> float:
     return time.monotonic() + 60
 
 
+def settle(connection, link, ids, outcome):
+    return connection.settled(link, connection.begin_settling(link, ids, outcome), until=soon())
+
+
 def sent(connection, count=1):
     link = connection.attach_sender("q", until=soon())
     for _ in range(count):
@@ -77,7 +81,7 @@ def test_a_message_goes_to_and_fro(connection):
     [(number, tag, data)] = link.inbox
     assert len(tag) == 16
     assert data.endswith(MESSAGE)
-    assert connection.settle(link, [number], ACCEPTED, until=soon()) == {}
+    assert settle(connection, link, [number], ACCEPTED) == {}
     connection.detach(link, soon())
     assert link.is_over
     connection.detach(link, soon())  # again: nothing to do
@@ -173,6 +177,15 @@ def test_what_has_come_while_nobody_read_is_no_silence(
         assert wait_together([connection], lambda: link.inbox, blocking._now())
     else:
         assert connection.wait_quietly(lambda: link.inbox, blocking._now())
+
+
+def test_a_wait_for_several_ends_in_time_although_a_peer_sends_without_a_pause(
+    connection, monkeypatch
+):
+    reads = iter([True] * 100)
+    monkeypatch.setattr(connection, "exchange", lambda seconds: next(reads))
+    assert not wait_together([connection], lambda: False, time.monotonic())
+    assert len(list(reads)) > 90
 
 
 def test_a_peer_is_heard_out_although_neither_side_reads_at_first():

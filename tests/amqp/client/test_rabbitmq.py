@@ -13,10 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.amqp.client.blocking import Connection, ConnectionLost, LinkLost
+from pairbus.amqp.client.blocking import (
+    ClientReceiverLink,
+    Connection,
+    ConnectionLost,
+    LinkLost,
+)
 from pairbus.amqp.codec.types import Described, ULong
 from pairbus.amqp.codec.values import encode
-from pairbus.amqp.outcomes import ACCEPTED, RELEASED, OutcomeKind
+from pairbus.amqp.outcomes import ACCEPTED, RELEASED, AmqpError, Outcome, OutcomeKind
 from pairbus.amqp.sasl import SaslClient
 from tests.amqp.client.clientpair import as_tuple
 
@@ -44,6 +49,12 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 def soon() -> float:
     return time.monotonic() + 60
+
+
+def settle(
+    connection: Connection, link: ClientReceiverLink, ids: list[int], outcome: Outcome
+) -> dict[int, AmqpError]:
+    return connection.settled(link, connection.begin_settling(link, ids, outcome), until=soon())
 
 
 @pytest.fixture
@@ -89,7 +100,7 @@ def test_a_message_of_any_size_comes_back(connection: Connection, queue: str, si
     send(connection, queue, body)
     link, [(number, _, came)] = receive(connection, queue, 1)
     assert came.endswith(data(body))
-    assert connection.settle(link, [number], ACCEPTED, until=soon()) == {}
+    assert settle(connection, link, [number], ACCEPTED) == {}
     connection.detach(link, soon())
     assert link.is_detached
 
@@ -101,15 +112,15 @@ def test_what_is_accepted_is_gone_and_what_is_not_comes_again(
     link, inbox = receive(connection, queue, 300)
     assert all(came.endswith(data(b"%d" % index)) for index, (_, _, came) in enumerate(inbox))
     numbers = [number for number, _, _ in inbox]
-    connection.settle(link, numbers[:100], ACCEPTED, until=soon())
-    connection.settle(link, numbers[100:200], RELEASED, until=soon())
+    settle(connection, link, numbers[:100], ACCEPTED)
+    settle(connection, link, numbers[100:200], RELEASED)
     connection.detach(link, soon())  # the last hundred are not settled at all
 
     link, inbox = receive(connection, queue, 200)
     assert sorted(int(came[came.rindex(b"\xa0") + 2 :]) for _, _, came in inbox) == [
         *range(100, 300)
     ]
-    connection.settle(link, [one[0] for one in inbox], ACCEPTED, until=soon())
+    settle(connection, link, [one[0] for one in inbox], ACCEPTED)
     link.inbox = []
     link.grant(10)
     assert not connection.wait_quietly(lambda: link.inbox, time.monotonic() + 0.3)
@@ -130,7 +141,7 @@ def test_several_links_share_a_connection(connection: Connection, queue: str) ->
     for name in reversed(names):
         link, [(number, _, came)] = receive(connection, name, 1)
         assert came.endswith(data(name.encode()))
-        connection.settle(link, [number], ACCEPTED, until=soon())
+        settle(connection, link, [number], ACCEPTED)
 
 
 def test_an_address_that_rabbitmq_refuses_is_told(connection: Connection) -> None:

@@ -57,10 +57,8 @@ class Connection:
         host: str,
         port: int,
         *,
-        hostname: str | None = None,
         tls: ssl.SSLContext | None = None,
         sasl: SaslClient | None = None,
-        container_id: str | None = None,
         properties: Mapping[str, Any] | None = None,
         silence_seconds: float = 60.0,
     ) -> None:
@@ -78,9 +76,9 @@ class Connection:
         self._checked_at = -math.inf
         self._is_closing = False
         self._protocol = ClientProtocol(
-            container_id=container_id or f"pairbus-{uuid4()}",
-            hostname=hostname or host,
-            sasl=sasl or SaslClient(hostname=hostname or host),
+            container_id=f"pairbus-{uuid4()}",
+            hostname=host,
+            sasl=sasl or SaslClient(hostname=host),
             idle_timeout_ms=max(1, int(silence_seconds * 1000)),
             properties=properties,
         )
@@ -121,9 +119,9 @@ class Connection:
                 self.wait(lambda: self._protocol.is_over, _now() + seconds, "the peer's close")
         self.abort()
 
-    def abort(self, error: AmqpError | None = None) -> None:
+    def abort(self) -> None:
         """Drop the connection without notifying the peer."""
-        self._protocol.abort(error)
+        self._protocol.abort()
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
@@ -281,27 +279,21 @@ class Connection:
 
     # -- messages ---------------------------------------------------------------------------
 
-    def settle(
-        self, link: ClientReceiverLink, ids: Sequence[int], outcome: Outcome, *, until: float
-    ) -> dict[int, AmqpError]:
-        """Settle deliveries, in ascending order, and wait for the peer's answers.
-
-        Returns those that the peer refused, with the reason. Raises if no answer came; then the
-        result is unknown.
-        """
-        return self.settled(link, self.begin_settling(link, ids, outcome), until=until)
-
     def begin_settling(
         self, link: ClientReceiverLink, ids: Sequence[int], outcome: Outcome
     ) -> SettlementGroup:
-        """Like `settle`, without waiting: `settled` waits. Call `flush` to be sure it is sent."""
+        """Settle deliveries, in ascending order. Call `flush` to be sure that it is sent, and
+        `settled` to wait for the answers.
+        """
         link.check()
         return link.settle(ids, outcome)
 
     def settled(
         self, link: ClientReceiverLink, settlement: SettlementGroup, *, until: float
     ) -> dict[int, AmqpError]:
-        """Wait for the answers to a settlement that has begun."""
+        """Wait for the answers to a settlement. Returns those that the peer refused, with the
+        reason. Raises if no answer came; then the result is unknown.
+        """
         if settlement.left:
             self.wait(lambda: not settlement.left or link.is_over, until, "settlements")
             if settlement.left:
@@ -332,9 +324,8 @@ def wait_together(
                 poll.register(transport.fileno(), transport.wanted)
         if done():
             return True
-        if all(one.is_over for one in connections):
+        now = _now()
+        if now >= until or all(one.is_over for one in connections):
             return False
         if not has_news:
-            if _now() >= until:
-                return False
-            poll.poll(max(due - _now(), 0.0) * 1000)
+            poll.poll(max(due - now, 0.0) * 1000)

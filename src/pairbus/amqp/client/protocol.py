@@ -119,12 +119,10 @@ class ClientProtocol:
         self.engine.close()
         self._end_links(None)
 
-    def abort(self, error: AmqpError | None) -> None:
+    def abort(self) -> None:
         """Drop the connection without notifying the peer."""
-        if not self.engine.is_over:
-            self.engine.error = error
-            self._end_links(error)
         self.engine.free()
+        self._links.clear()
 
     def _end_links(self, error: AmqpError | None) -> None:
         for link in self._links:
