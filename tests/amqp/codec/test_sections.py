@@ -23,7 +23,7 @@ from pairbus.amqp.codec.sections import (
     scan,
     slice_message,
 )
-from pairbus.amqp.codec.types import Described, Symbol, Timestamp, UByte, UInt, ULong
+from pairbus.amqp.codec.types import Char, Described, Symbol, Timestamp, UByte, UInt, ULong
 from pairbus.amqp.codec.values import MalformedMessage, decode, encode
 from tests.amqp.codec.delivered import section
 from tests.amqp.wire import (
@@ -254,6 +254,12 @@ def test_a_long_group_id_behind_long_fields_is_found():
 
 MISREAD = {
     "a message-id that is a list": (message_id, [["a"]], "message-id must be a string, ulong"),
+    "a message-id that is half a character": (message_id, [Char("\ud83d")], "message-id must be"),
+    "a group-id that is half a character": (
+        group_id,
+        [None] * 10 + [Char("\ud83d")],
+        "group-id must be a string",
+    ),
     "a group-id that is binary": (group_id, [None] * 10 + [b"a"], "group-id must be a string"),
     "a content type that is a timestamp": (
         content_type,

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from pairbus.amqp.codec.types import Symbol, UByte, UInt, ULong
+from pairbus.amqp.codec.types import Char, Symbol, UByte, UInt, ULong
 from pairbus.amqp.codec.values import (
     PAST_THE_END,
     STEP,
@@ -400,8 +400,10 @@ def group_id(parts: Parts) -> str | None:
 
 
 def _text(value: Any, name: str) -> str | None:
-    if value is None or isinstance(value, str):
-        return None if value is None else str(value)
+    if value is None:
+        return None
+    if isinstance(value, str) and type(value) is not Char:
+        return str(value)
     raise MalformedMessage(f"{name} must be a string, not {value!r:.80}")
 
 
@@ -413,7 +415,7 @@ def identifier_text(value: Any, name: str = "an id") -> str | None:
     match value:
         case None:
             return None
-        case str():
+        case str() if type(value) is not Char:  # it may be half a character, which is no text
             return f"AMQP_STRING:{value}" if value.startswith("AMQP_") else str(value)
         case UUID():
             return f"AMQP_UUID:{value}"
