@@ -174,7 +174,36 @@ def test_the_first_messages_of_many_entities_are_asked_for_together():
         assert client.first_messages([]) == []
 
 
+def test_several_entities_are_peeked_at_together_and_one_that_fails_affects_no_other(
+    client, monkeypatch
+):
+    def alone(links, properties, *rest, **settings):
+        asked_alone.append(links._address)
+        return ask(links, properties, *rest, **settings)
+
+    asked_alone, ask = [], requests.RequestLinks.ask
+    monkeypatch.setattr(requests.RequestLinks, "ask", alone)
+    client.sender("q").send(messages(3))
+    client.sender("other").send(messages(1))
+    asked_alone.clear()
+
+    pages = client.peek_each([("q", 2, 5), ("nowhere", 0, 1), ("other", 0, 1)])
+
+    assert names(pages[0]) == ["m-1", "m-2"]
+    assert isinstance(pages[1], ServiceBusAuthenticationError)
+    assert names(pages[2]) == ["m-0"]
+    assert set(asked_alone) == {"$cbs"}, "to find out why there is no token for 'nowhere'"
+
+
 def test_without_one_of_the_entities_asking_for_first_messages_raises(client):
     with pytest.raises(ServiceBusAuthenticationError, match="nowhere"):
         client.first_messages(["q", "nowhere"])
     assert client.first_messages(["q"]) == [None]
+
+
+def test_a_service_that_does_not_answer_a_peek_is_no_fault_of_an_entity(client, broker):
+    assert client.first_messages(["q", "other"]) == [None, None]
+    with broker.faults.hang():
+        client.set_deadline(time.monotonic() + 0.2)
+        with pytest.raises(OperationTimeoutError):
+            client.peek_each([("q", 0, 1), ("other", 0, 1)])

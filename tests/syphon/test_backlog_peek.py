@@ -1,6 +1,7 @@
 import threading
 
 import pytest
+from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.broker import Broker
@@ -43,6 +44,19 @@ def test_later_only_what_has_arrived_is_peeked_at(stage, peek):
 
     assert found.ahead == {"orders": 0, "invoices": 600}
     assert stage.secondary.meter.read().total.peek - before <= 2
+
+
+def test_a_queue_that_fails_does_not_affect_another(stage, peek):
+    stage.divert(numbered(3))
+
+    found = peek.look_into({"deleted": False, BACKLOGS[0]: False})
+
+    assert {queue: one.ahead for queue, one in found.items()} == {BACKLOGS[0]: {"orders": 0}}
+
+
+def test_a_secondary_that_does_not_answer_is_an_error(stage, peek):
+    with stage.secondary.faults.unreachable(), pytest.raises(AzureError):
+        peek.look_into({BACKLOGS[0]: False})
 
 
 def test_an_unreadable_message_has_no_destination(stage, peek):

@@ -97,6 +97,16 @@ def test_destinations_are_found_in_the_backlog(brokers):
     assert stage.free(QUEUES[1]) == ["a"]
 
 
+def test_destinations_are_found_although_a_queue_fails(brokers):
+    stage = Stage(*brokers, QUEUES)
+    stage.divert(["a"], "Orders", QUEUES[1])
+
+    found = destinations_in_backlog(address(brokers[1]), ["deleted", *QUEUES])
+
+    assert found == ["Orders"]
+    assert stage.free(QUEUES[1]) == ["a"]
+
+
 # --- the commands -----------------------------------------------------------------------------
 
 

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from azure.core.exceptions import AzureError
+
 from pairbus.amqp.client import blocking as amqp
 from pairbus.cost.meter import Meter, MeterReading
 from pairbus.errors import OptionsError
 from pairbus.fast.connection import NamespaceConnection, tls_context
 from pairbus.fast.connection_string import check_entity_path, split_host
-from pairbus.fast.management import Management, first_messages
+from pairbus.fast.management import Management, peek_each
 from pairbus.fast.receiver import MESSAGE_BYTES_UNKNOWN, Receiver, stop_all
 from pairbus.fast.sender import Sender
 
@@ -224,15 +226,29 @@ class FastClient:
             self._managements.pop(longest_unused).detach()
         return found
 
-    def first_messages(self, paths: Sequence[str]) -> list[bytes | None]:
-        """The first message of each entity, locked or not; None if it has none. All are asked at
-        the same time, because the service may be far away.
+    def peek_each(self, wanted: Sequence[tuple[str, int, int]]) -> list[list[bytes] | AzureError]:
+        """Peek at several entities, each from a sequence number on, at the same time: the service
+        may be far away. `wanted`: paths, numbers and counts. If an entity fails, its error is in
+        place of its messages. Raises AzureError if the service does not answer.
         """
-        found: list[bytes | None] = []
-        for at in range(0, len(paths), _MANAGED_MAX):
-            some = [self.management(path) for path in paths[at : at + _MANAGED_MAX]]
-            found += first_messages(some)
+        found: list[list[bytes] | AzureError] = []
+        for at in range(0, len(wanted), _MANAGED_MAX):
+            some = wanted[at : at + _MANAGED_MAX]
+            found += peek_each(
+                [(self.management(path), start, count) for path, start, count in some]
+            )
         return found
+
+    def first_messages(self, paths: Sequence[str]) -> list[bytes | None]:
+        """The first message of each entity, locked or not; None if it has none. Raises the error of
+        an entity that fails.
+        """
+        firsts: list[bytes | None] = []
+        for page in self.peek_each([(path, 0, 1) for path in paths]):
+            if isinstance(page, AzureError):
+                raise page
+            firsts.append(page[0] if page else None)
+        return firsts
 
     def _checked(self, path: str) -> str:
         if not path:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
+from azure.core.exceptions import AzureError
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    OperationTimeoutError,
+    ServiceBusError,
+)
 
-from pairbus.amqp.client.blocking import Connection
-from pairbus.amqp.client.requests import RequestLinks, Response
+from pairbus.amqp.client.blocking import Connection, LinkLost, PeerSilent
+from pairbus.amqp.client.requests import PendingRequests, RequestLinks, Response
 from pairbus.amqp.codec.types import Array, Int, UInt
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.cost.meter import Tally, units_of
@@ -53,12 +59,13 @@ class Management:
     def peek_all(self, wanted: Sequence[tuple[int, int]]) -> list[list[bytes]]:
         """Like `peek`, for several sequence numbers, each with a count, at the same time."""
         bodies = [_range(int(number), count) for number, count in wanted]
-        answers = self._ask_all("peek-message", bodies, is_nothing=_EMPTY)
-        return [self._messages(answer) for answer in answers]
+        return [self._peeked(answer) for answer in self._ask_all("peek-message", bodies)]
 
-    def _messages(self, answer: Any) -> list[bytes]:
-        found = [] if answer is None else _entry(answer, "messages", list)
-        messages: list[bytes] = [_entry(one, "message", bytes) for one in found]
+    def _peeked(self, answer: Response) -> list[bytes]:
+        messages: list[bytes] = []
+        if answer.properties.get("statusCode") not in _EMPTY:
+            found = _entry(_body(answer, f"peek-message of {self.path!r}"), "messages", list)
+            messages = [_entry(one, "message", bytes) for one in found]
         self._tally.peek += units_of(sum(map(len, messages)))
         return messages
 
@@ -118,19 +125,12 @@ class Management:
             self._requests = None
 
     def _ask(self, operation: str, body: dict[str, Any]) -> Any:
-        return self._ask_all(operation, [body])[0]
+        """The body of the answer."""
+        return _body(self._ask_all(operation, [body])[0], f"{operation} of {self.path!r}")
 
-    def _ask_all(
-        self,
-        operation: str,
-        bodies: Sequence[dict[str, Any]],
-        *,
-        is_nothing: tuple[int, ...] = (),
-    ) -> list[Any]:
-        """The bodies of the answers; None for a status that means "nothing found"."""
-        what = f"{operation} of {self.path!r}"
+    def _ask_all(self, operation: str, bodies: Sequence[dict[str, Any]]) -> list[Response]:
         namespace = self._namespace
-        with namespace.translating_errors(what):
+        with namespace.translating_errors(f"{operation} of {self.path!r}"):
             requests = self._links(namespace.authorized(self.path))
             requests.wait_attached(namespace.deadline())
             asked = [(self._properties(operation), body) for body in bodies]
@@ -138,8 +138,11 @@ class Management:
             until = namespace.deadline()
             if len(asked) > 1:
                 answers = requests.ask_all(asked, until=_early(until))
-            complete = _completed(requests, asked, answers, until)
-        return [_body(answer, what, is_nothing) for answer in complete]
+            # A request without an answer is sent again: that also finds the reason.
+            return [
+                answer or requests.ask(properties, body, until=until)
+                for answer, (properties, body) in zip(answers, asked, strict=True)
+            ]
 
     def _links(self, connection: Connection) -> RequestLinks:
         if self._requests is None or not self._requests.alive:
@@ -156,33 +159,45 @@ class Management:
         }
 
 
-def first_messages(managements: Sequence[Management]) -> list[bytes | None]:
-    """The first message of each entity, locked or not; None if it has none. All of one client, and
-    asked at the same time: the service may be far away.
+def peek_each(wanted: Sequence[tuple[Management, int, int]]) -> list[list[bytes] | AzureError]:
+    """`peek` for several entities of one client, each with a sequence number and a count, at the
+    same time: the service may be far away.
+
+    If an entity fails, its error is in place of its messages. Raises AzureError if the service does
+    not answer.
     """
-    namespace, what = managements[0]._namespace, f"peek-message of {len(managements)} entities"
-    asked = [(managements[0]._properties("peek-message"), _range(0, 1))]
-    with namespace.translating_errors(what):
-        connection, errors = namespace.authorize([one.path for one in managements])
-        for error in errors:
-            if error is not None:
-                raise error
-        links = [management._links(connection) for management in managements]
-        for each in links:
-            each.wait_attached(namespace.deadline())
-        pending = [each.start(asked) for each in links]
+    namespace = wanted[0][0]._namespace
+    pending: list[PendingRequests | None] = []
+    with namespace.translating_errors(f"peek-message of {len(wanted)} entities"):
+        connection, errors = namespace.authorize([management.path for management, _, _ in wanted])
         until = namespace.deadline()
-        connection.wait_quietly(lambda: all([one.proceed() for one in pending]), _early(until))
-        answers = [
-            _completed(requests, asked, one.answers(), until)[0]
-            for requests, one in zip(links, pending, strict=True)
+        links = [
+            management._links(connection) if error is None else None
+            for (management, _, _), error in zip(wanted, errors, strict=True)
         ]
-    firsts: list[bytes | None] = []
-    for management, answer in zip(managements, answers, strict=True):
-        body = _body(answer, f"peek-message of {management.path!r}", _EMPTY)
-        messages = management._messages(body)
-        firsts.append(messages[0] if messages else None)
-    return firsts
+        for requests, (management, number, count) in zip(links, wanted, strict=True):
+            asked = [(management._properties("peek-message"), _range(number, count))]
+            pending.append(None)
+            if requests is not None:
+                with contextlib.suppress(LinkLost, PeerSilent):
+                    requests.wait_attached(until)
+                    pending[-1] = requests.start(asked)
+        connection.wait_quietly(
+            lambda: all([one is None or one.proceed() for one in pending]), _early(until)
+        )
+    found: list[list[bytes] | AzureError] = []
+    for one, (management, number, count) in zip(pending, wanted, strict=True):
+        answer = None if one is None else one.answers()[0]
+        try:
+            if answer is None:  # ask again, alone: that also finds the reason
+                found.append(management.peek(number, count))
+            else:
+                found.append(management._peeked(answer))
+        except AzureError as error:
+            if isinstance(error, OperationTimeoutError) or not namespace.is_open:
+                raise
+            found.append(error)
+    return found
 
 
 def _range(number: int, count: int) -> dict[str, Any]:
@@ -193,34 +208,15 @@ def _early(until: float) -> float:
     return min(time.monotonic() + _TOGETHER_SECONDS, until)
 
 
-def _completed(
-    requests: RequestLinks,
-    asked: Sequence[tuple[dict[str, Any], Any]],
-    answers: Sequence[Response | None],
-    until: float,
-) -> list[Response]:
-    """A request without an answer is sent again: that also finds the reason."""
-    return [
-        answer or requests.ask(properties, body, until=until)
-        for answer, (properties, body) in zip(answers, asked, strict=True)
-    ]
-
-
-def _body(answer: Response, what: str, is_nothing: tuple[int, ...]) -> Any:
+def _body(answer: Response, what: str) -> Any:
+    """Raises ServiceBusError for a response that is not a success."""
     status = answer.properties.get("statusCode")
-    if status in is_nothing:
-        return None
-    if status != 200:
-        raise _refusal(answer, what)
-    return answer.body
-
-
-def _refusal(answer: Response, what: str) -> ServiceBusError:
-    status = answer.properties.get("statusCode")
+    if status == 200:
+        return answer.body
     condition = answer.properties.get("errorCondition")
     description = str(answer.properties.get("statusDescription", ""))
     error = None if condition is None else AmqpError(str(condition), description)
-    return from_response(status if isinstance(status, int) else None, error, description, what)
+    raise from_response(status if isinstance(status, int) else None, error, description, what)
 
 
 def _entry(body: object, key: str, kind: type) -> Any:

@@ -252,10 +252,12 @@ class Job:
             peeked = self._peek.look_into(queues)
         except AzureError as error:
             logger.info("cannot peek at the backlog queues: %s", error)
-            for queue in queues:
+            peeked = {}
+        for queue in queues:
+            found = peeked.get(queue)
+            if found is None:
                 self.schedule.peek_failed(queue, now=self._clock())
-            return
-        for queue, found in peeked.items():
+                continue
             self.schedule.peeked(
                 queue,
                 found.ahead if found.has_order else None,

@@ -76,12 +76,12 @@ def _attach(client: FastClient, right: Right, paths: Sequence[str], who: str) ->
 
 
 def destinations_in_backlog(secondary: Address, queues: Sequence[str]) -> list[str]:
-    """The destinations of the first messages of these queues. Empty if the secondary does not
-    answer."""
+    """The destinations of the first messages of these queues. Without those of a queue that fails,
+    and empty if the secondary does not answer."""
     found: dict[str, None] = {}
     with suppress(AzureError), secondary.client(timeout_seconds=ANSWER_SECONDS) as client:
-        for data in client.first_messages(queues[:ENTITIES_MAX]):
-            with suppress(EnvelopeError):
-                if data is not None:
+        for page in client.peek_each([(queue, 0, 1) for queue in queues[:ENTITIES_MAX]]):
+            for data in page if isinstance(page, list) else ():
+                with suppress(EnvelopeError):
                     found[restore(data, now_ms=0).path] = None
     return list(found)
