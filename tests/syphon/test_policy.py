@@ -19,7 +19,6 @@ from pairbus.syphon.policy import (
     Destinations,
     Failure,
     NextStep,
-    Reaction,
     ToDeadLetter,
     after_failure,
     failure_of,
@@ -132,11 +131,12 @@ def test_an_expired_message_is_dropped_even_if_its_destination_fails(failure):
 def test_the_policy_decides_about_the_messages_of_a_failed_send(failure, count):
     destination = Destination("orders")
     what = fail(destination, failure, count=count, now=T0, detail="no")
-    expected = POLICY[failure].of_many if count > 1 else POLICY[failure].of_one
-    if expected is Reaction.DEAD_LETTER:
+    if count > 1 and failure in (Failure.ERROR, Failure.REFUSED):
+        assert what is NextStep.SPLIT
+    elif failure in (Failure.NOT_FOUND, Failure.REFUSED):
         assert isinstance(what, ToDeadLetter)
     else:
-        assert what is {Reaction.WAIT: NextStep.WAIT, Reaction.SPLIT: NextStep.SPLIT}[expected]
+        assert what is NextStep.WAIT
 
 
 @pytest.mark.req("S-05")

@@ -70,14 +70,6 @@ class ToDeadLetter:
     description: str
 
 
-class Reaction(Enum):
-    """The next step for the messages of a failed send."""
-
-    WAIT = "wait"
-    SPLIT = "split"
-    DEAD_LETTER = "dead-letter"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     condition: Condition | None
@@ -90,9 +82,10 @@ class Rule:
     strikes: int = 1
     """How many single messages must fail like this, with no success in between, before the
     destination is blamed. Until then the messages may be at fault."""
-    of_many: Reaction = Reaction.WAIT
-    """... if the send had several messages."""
-    of_one: Reaction = Reaction.WAIT
+    splits: bool = False
+    """Several messages are sent again in smaller parts, because one of them may be at fault."""
+    dead_letters: bool = False
+    """Messages that are not split are dead-lettered. Otherwise they wait."""
     is_back_by_link: bool = False
     """Whether a link that can be attached shows that the destination is back. That is not billed,
     so it is tried every few seconds, and a message only after these pauses. Otherwise only a
@@ -106,11 +99,7 @@ POLICY: Final[dict[Failure, Rule]] = {
     ),
     # Split, so that one message which the primary cannot process delays only itself.
     Failure.ERROR: Rule(
-        condition=Condition.DOWN,
-        first_seconds=1,
-        seconds_max=5,
-        strikes=3,
-        of_many=Reaction.SPLIT,
+        condition=Condition.DOWN, first_seconds=1, seconds_max=5, strikes=3, splits=True
     ),
     # At least 10 seconds: the service asks for that.
     Failure.THROTTLED: Rule(condition=Condition.THROTTLED, first_seconds=10, seconds_max=10),
@@ -121,17 +110,13 @@ POLICY: Final[dict[Failure, Rule]] = {
     # For a minute, other messages for it are dead-lettered without an attempt. Then the primary is
     # tried again, because the entity may have been created.
     Failure.NOT_FOUND: Rule(
-        condition=Condition.NOT_FOUND,
-        first_seconds=60,
-        seconds_max=60,
-        of_many=Reaction.DEAD_LETTER,
-        of_one=Reaction.DEAD_LETTER,
+        condition=Condition.NOT_FOUND, first_seconds=60, seconds_max=60, dead_letters=True
     ),
     # The operator must correct wrong credentials. They never cause a dead letter.
     Failure.UNAUTHORIZED: Rule(
         condition=Condition.FORBIDDEN, first_seconds=60, seconds_max=300, is_back_by_link=True
     ),
-    Failure.REFUSED: Rule(condition=None, of_many=Reaction.SPLIT, of_one=Reaction.DEAD_LETTER),
+    Failure.REFUSED: Rule(condition=None, splits=True, dead_letters=True),
 }
 
 # Reasons of dead letters.
@@ -365,11 +350,10 @@ def after_failure(
     If they are not split, the failure counts against the destination.
     """
     rule = POLICY[failure]
-    reaction = rule.of_many if count > 1 else rule.of_one
-    if reaction is Reaction.SPLIT:
+    if rule.splits and count > 1:
         return NextStep.SPLIT  # says nothing about the destination yet
     destination.failed(failure, now=now, detail=detail)
-    if reaction is Reaction.WAIT:
+    if not rule.dead_letters:
         return NextStep.WAIT
     if failure is Failure.NOT_FOUND:
         return _not_found(destination)
