@@ -17,8 +17,7 @@ from pairbus.cli.main import main
 from pairbus.cli.pair.syphon import check_master
 from pairbus.cli.pair.syphon_progress import PlainProgress
 from pairbus.errors import UsageError
-from pairbus.syphon.ledger import ledger_files
-from pairbus.syphon.message_lines import FOLDER
+from pairbus.syphon.ledger import FOLDER, ledger_files
 from tests.syphon.syphon_command import KEY, QUEUES, at_once, divert, environment, two_brokers
 
 

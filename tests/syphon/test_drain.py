@@ -13,7 +13,7 @@ from pairbus.client.sdk.messages import diverted
 from pairbus.fast.address import Address
 from pairbus.syphon.backlog_queue import BacklogQueue
 from pairbus.syphon.drain import DrainTask, _Drain, drain
-from pairbus.syphon.message_lines import FOLDER
+from pairbus.syphon.ledger import FOLDER
 from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import ReceiptOutcome
 from tests.syphon.backlog import encoded
@@ -311,7 +311,7 @@ def test_a_worker_that_cannot_write_lines_sends_nothing(pair, tmp_path, monkeypa
     """Otherwise each attempt of the task would send a batch again, and settle none."""
     pair.divert((ServiceBusMessage("a"), "orders"))
     with monkeypatch.context() as patched:
-        patched.setitem(sys.modules, "pairbus.syphon.message_lines", None)  # it needs pyarrow
+        patched.setitem(sys.modules, "pairbus.syphon.ledger", None)  # it needs pyarrow
 
         with pytest.raises(ImportError):
             pair.drain(messages_folder=str(tmp_path))

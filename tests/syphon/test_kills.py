@@ -15,7 +15,7 @@ import pytest
 from pyarrow.parquet import ParquetDataset
 
 from pairbus.spark.session import syphon_session
-from pairbus.syphon.message_lines import FOLDER
+from pairbus.syphon.ledger import FOLDER
 from tests.syphon.processes import (
     BACKLOGS,
     EACH,

@@ -17,8 +17,14 @@ from pairbus.cost.estimate import LedgerTotals
 from pairbus.errors import OptionsError
 from pairbus.syphon import ledger as ledger_module
 from pairbus.syphon import parquet_files
-from pairbus.syphon.ledger import SCHEMA, ParquetLedger, read_ledger, totals_of
-from pairbus.syphon.message_lines import FOLDER, write_lines
+from pairbus.syphon.ledger import (
+    FOLDER,
+    SCHEMA,
+    ParquetLedger,
+    read_ledger,
+    totals_of,
+    write_lines,
+)
 from pairbus.syphon.receipts import MessageLine, Receipt, ReceiptOutcome
 from tests.chaos.disk import Disk, read_log, recorder
 

@@ -15,8 +15,7 @@
     policy.py         pure: what a failed send means for its destination and its messages
     window.py         pure: how long a task works and waits
     receipts.py       pure: the outcomes of the messages, in rows that can be added up
-    ledger.py         these rows as Parquet files (parquet_files.py, and message_lines.py for each
-                      message); report.py says what they mean
+    ledger.py         these rows as Parquet files (parquet_files.py); report.py says what they mean
     metrics.py        rounds and billed operations (usage.py) for Prometheus
     background.py     the syphon in the background of a paired client
 

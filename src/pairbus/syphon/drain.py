@@ -495,6 +495,6 @@ def _line_writer(folder: str | None) -> LineWriter | None:
     """A worker may lack pyarrow: then the task fails here, before it has sent anything."""
     if folder is None:
         return None
-    from pairbus.syphon.message_lines import write_lines
+    from pairbus.syphon.ledger import write_lines
 
     return partial(write_lines, Path(folder))

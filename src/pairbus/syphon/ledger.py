@@ -4,6 +4,12 @@ The rows of a round are on the disk, under their final name, before the next rou
 to time, and at the end, many small files are merged into one, and many of those again, so that a
 day of rounds every other second is some dozens of files (`parquet_files.py`). If a merge is
 interrupted, rows exist twice. Rows have a key (`Receipt.key`), so a reader drops the second copy.
+
+For those who must account for every message, the ledger may also have a line for each of them. A
+task writes the lines of a batch after the primary has acknowledged its messages, and before it
+settles them. So a message that has left the backlog has a line, whatever is killed. A message that
+was not settled goes home again, and then has two lines: it may have arrived twice. A merge of files
+that was interrupted leaves lines twice as well, but these are equal in every column.
 """
 
 from __future__ import annotations
@@ -14,10 +20,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 from pairbus.cost.estimate import LedgerTotals
 from pairbus.errors import OptionsError, requires_extra
-from pairbus.syphon import message_lines
 from pairbus.syphon.parquet_files import TIME, MergedFiles, attribute_of, make_folder, write_rows
 from pairbus.syphon.receipts import MessageLine, Receipt, ReceiptOutcome
 
@@ -46,6 +52,23 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """One row is one receipt. A column of times is the field of the same name with `_ms` at its end."""
+FOLDER: Final = "_messages"
+"""Inside the ledger, for the lines of messages. Spark ignores names with an underscore when it
+reads the ledger itself."""
+LINE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("run", pa.string(), nullable=False),
+        pa.field("round", pa.int32(), nullable=False),
+        pa.field("queue", pa.string(), nullable=False),
+        pa.field("sequence_number", pa.int64()),
+        pa.field("message_id", pa.string()),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("outcome", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("at", TIME, nullable=False),
+    ]
+)
 UNWRITTEN_MAX: Final = 10_000
 MESSAGE_LEVELS_MAX: Final = 2
 """A file of messages that was merged twice has up to a million rows."""
@@ -61,9 +84,9 @@ class ParquetLedger:
     """
 
     def __init__(self, folder: str | Path, *, messages: bool = False) -> None:
-        """`messages`: also write a line for each message, see `message_lines.py`."""
+        """`messages`: also write a line for each message."""
         self._folder = Path(folder).absolute()
-        self._messages = self._folder / message_lines.FOLDER if messages else None
+        self._messages = self._folder / FOLDER if messages else None
         try:
             make_folder(self._messages or self._folder)
         except OSError as error:
@@ -117,13 +140,29 @@ class ParquetLedger:
 
     def _write_lines(self, folder: Path, runs: Iterable[str]) -> None:
         if self._unwritten_lines:
-            self._unwritten_lines = message_lines.write_lines(folder, self._unwritten_lines)
+            self._unwritten_lines = write_lines(folder, self._unwritten_lines)
             if self._unwritten_lines:
                 self.error = self.error or f"{len(self._unwritten_lines)} lines of messages"
         # Tasks of this round have ended, so their files can be merged.
-        for path in [path for run in runs for path in message_lines.files_of(folder, run)]:
-            if path not in self._message_files:
-                self._message_files.add(path)
+        for run in runs:
+            for path in sorted(folder.glob(f"day=*/message-{run}-*.parquet")):
+                if path not in self._message_files:
+                    self._message_files.add(path)
+
+
+def write_lines(folder: Path, lines: Sequence[MessageLine]) -> list[MessageLine]:
+    """Returns when the lines are on the disk. Returns those that could not be written.
+
+    A disk that is full must not hold up messages, so the caller tries these again later.
+    """
+    # Tasks on several machines write to the folder, and the same task may run twice.
+    name = f"message-{lines[0].run}-{lines[0].round:08d}{uuid4().hex[:12]}.parquet"
+    try:
+        write_rows(folder, name, lines, LINE_SCHEMA)
+    except OSError as error:
+        logger.warning("cannot write to the ledger, will try again: %s", error)
+        return list(lines[-UNWRITTEN_MAX:])
+    return []
 
 
 # --- reading --------------------------------------------------------------------------------------
