@@ -9,13 +9,23 @@ from pairbus.amqp.client import transport
 from pairbus.amqp.client.links import ClientReceiverLink
 from pairbus.broker import Broker
 from pairbus.client.sdk.messages import diverted
+from pairbus.fast.client import wait_together
 from pairbus.fast.message import ReceivedMessage
-from pairbus.syphon import window
+from pairbus.syphon import drain, window
 from pairbus.syphon.backlog_queue import BacklogQueue
 from pairbus.syphon.policy import Destination
 from pairbus.syphon.receipts import ReceiptOutcome
+from pairbus.syphon.window import TaskWindow
 from tests.syphon.backlog import encoded
-from tests.syphon.stage import Stage, backlog_names, copies, count, numbered, possible_duplicates
+from tests.syphon.stage import (
+    Stage,
+    after_sends,
+    backlog_names,
+    copies,
+    count,
+    numbered,
+    possible_duplicates,
+)
 
 BACKLOGS = backlog_names(2)
 FAR_SECONDS = 0.1
@@ -100,6 +110,52 @@ def test_credit_is_taken_back_while_the_primary_answers_the_last_batch(stage, mo
     assert has_credit == [False]
 
 
+def test_the_first_batch_of_a_far_task_has_what_comes_a_moment_after_the_first_message(
+    stage, monkeypatch
+):
+    """Otherwise one message is on its way for a round trip, and the others wait for it."""
+    gather_seconds, ids, batches, arrived = 1_000.0, numbered(20), [], []
+    settle, receive = BacklogQueue.settle, ClientReceiverLink._arrived
+
+    def watched(queue, done, *rest, **settings):
+        batches.append(len(done))
+        settle(queue, done, *rest, **settings)
+
+    def counted(link, number, tag, data):
+        receive(link, number, tag, data)
+        arrived.extend(one for one in link.inbox[-1:] if isinstance(one, ReceivedMessage))
+
+    def wait(clients, done, until):
+        if until < time.monotonic() + gather_seconds / 2:
+            return wait_together(clients, done, until)
+        stage.divert(ids[1:])
+        return wait_together(clients, lambda: len(arrived) == 20, time.monotonic() + 60)
+
+    monkeypatch.setattr(TaskWindow, "gather_seconds", gather_seconds)
+    monkeypatch.setattr(BacklogQueue, "settle", watched)
+    monkeypatch.setattr(ClientReceiverLink, "_arrived", counted)
+    monkeypatch.setattr(drain, "wait_together", wait)
+    stage.divert(ids[:1])
+
+    stage.drain(chunk=100)
+
+    assert batches == [20]
+    assert stage.home() == ids
+
+
+def test_a_task_takes_no_longer_if_the_clock_is_set_back(stage, monkeypatch):
+    monkeypatch.setattr(window, "ANSWER_LATE_SECONDS", 30.0)
+    set_back = []
+    after_sends(monkeypatch, 1, lambda: set_back.append(3600))
+    stage.divert(numbered(2000))
+
+    with stage.primary.faults.slow(latency_seconds=0.05):
+        drained = drain.drain(stage.task(seconds=0.5), clock=lambda: time.time() - sum(set_back))
+
+    assert set_back
+    assert 0 < count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) < 2000
+
+
 @pytest.fixture
 def buffered(monkeypatch):
     """The most bytes that had arrived and were not taken, in a list of one."""
@@ -151,6 +207,23 @@ def test_memory_is_bounded_by_bytes_also_when_a_task_ends_before_its_queues_are_
 
     assert 0 < count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) < 400
     assert buffered[0] <= BYTES_MAX + 4 * READ_SIZE + LARGE
+
+
+@pytest.mark.req("S-01")
+def test_memory_is_bounded_by_bytes_also_when_large_messages_follow_small_ones(stage, buffered):
+    """The credit was granted for small ones. At its end, the task takes back what is left of it,
+    and the messages that are on their way come first."""
+    stage.divert(numbered(40))
+    put_large(stage, numbered(400, "large-"), LARGE)
+
+    with stage.primary.faults.slow(latency_seconds=0.1):
+        drained = stage.drain(chunk=1_000, seconds=0.3, message_bytes={BACKLOGS[0]: 100})
+
+    assert 0 < count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) < 400
+    assert buffered[0] <= BYTES_MAX + 4 * READ_SIZE + LARGE
+    assert drained.errors == ()
+    left = sum(len(stage.free(queue)) for queue in BACKLOGS)
+    assert left + count(drained.receipts, ReceiptOutcome.BROUGHT_HOME) == 440, "none is locked"
 
 
 def test_a_task_with_large_messages_asks_for_more_until_its_time_is_nearly_over(stage, monkeypatch):

@@ -65,6 +65,7 @@ class Receiver(Attachment[ClientReceiverLink]):
         self._taken_bytes = 0  # of what the current link delivered
         self._releasing: SettlementGroup | None = None
         self._kept: list[ReceivedMessage] = []  # delivered by a lost link, and still locked for us
+        self._set_aside: list[ReceivedMessage] = []  # arrived while it stops
         # A poll is a grant of credit. The service bills a poll that ends without a message.
         self._is_polling = False
         self._was_answered = False
@@ -160,11 +161,6 @@ class Receiver(Attachment[ClientReceiverLink]):
         """Whether `take` returns some, or raises because the link is lost."""
         link = self._link
         return bool(self._kept) or (link is not None and (bool(link.inbox) or link.is_over))
-
-    @property
-    def buffered_count(self) -> int:
-        """How many messages have arrived and were not taken."""
-        return len(self._kept) + (0 if self._link is None else len(self._link.inbox))
 
     @property
     def buffered_bytes(self) -> int:
@@ -326,13 +322,22 @@ class Receiver(Attachment[ClientReceiverLink]):
         """
         return stop_all([self])
 
-    def _stopped(self) -> list[ReceivedMessage]:
-        """The credit was taken back: release the buffered messages."""
-        self._grants_no_more = self._is_draining = False
-        waiting, self._kept = self._kept, []
+    def _set_arrived_aside(self) -> None:
+        """While it stops. What has arrived will only be released, so none of its bytes are kept."""
+        arrived, self._kept = self._kept, []
         if self._link is not None:
-            waiting, self._link.inbox = waiting + self._link.inbox, []
-        self._count(waiting)
+            arrived, self._link.inbox = arrived + self._link.inbox, []
+        self._count(arrived)
+        if not self._deletes:
+            for one in arrived:
+                one.data = b""
+        self._set_aside += arrived
+
+    def _stopped(self) -> list[ReceivedMessage]:
+        """The credit was taken back: release what has arrived."""
+        self._grants_no_more = self._is_draining = False
+        self._set_arrived_aside()
+        waiting, self._set_aside = self._set_aside, []
         if waiting and not self._deletes:
             with contextlib.suppress(ClientError, AzureError):
                 self._release_quickly(waiting)
@@ -413,10 +418,16 @@ def stop_all(receivers: Sequence[Receiver]) -> list[ReceivedMessage]:
                 namespace.current.wait_quietly(done, namespace.deadline(CLOSE_SECONDS))
 
     links = [link for receiver in receivers if (link := receiver._alive()) is not None]
+
+    def has_all_come() -> bool:
+        for receiver in receivers:
+            receiver._set_arrived_aside()
+        return all(not link.credit or link.is_over for link in links)
+
     for link in links:
         link.drain()
     if links:
-        wait(lambda: all(not link.credit or link.is_over for link in links))
+        wait(has_all_come)
     left = [one for receiver in receivers for one in receiver._stopped()]
     if any(receiver._is_releasing for receiver in receivers):
         # Until then, the next receiver would get what is behind the released messages.

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from azure.core.exceptions import AzureError
 
@@ -70,9 +71,6 @@ class BacklogQueue:
         self.held_before = 0
         """How many were held when a message was last settled."""
         self.empty_since: float | None = None
-        self.gathers_until: float | None = None
-        """Monotonic: until then, the task waits for more of the first messages. It stays set, so
-        this happens once."""
         self._client = client
         self._report = report
         self._last_number: int | None = None
@@ -132,10 +130,9 @@ class BacklogQueue:
             if not started.pending.is_sent:
                 self.await_settlements()
         for step, received in dead_letters.items():
+            reason, text = step.reason, step.description
             self._settle(
-                lambda received=received, step=step: self.receiver.dead_letter(  # type: ignore[misc]
-                    received, reason=step.reason, description=step.description
-                )
+                partial(self.receiver.dead_letter, received, reason=reason, description=text)
             )
 
     @property
@@ -203,7 +200,6 @@ class BacklogQueue:
         """
         self.await_settlements()
         held = [received for pairs in self.held.values() for received, _ in pairs]
-        held.sort(key=lambda received: received.delivery_id)  # the order of the queue
         try:
             if held:
                 self.receiver.release(held)

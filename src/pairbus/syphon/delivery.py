@@ -58,7 +58,7 @@ class QueueBatch:
 
     queue: BacklogQueue
     locked_at: float
-    """When the messages were received, or their locks renewed."""
+    """Monotonic: when the messages were received, or their locks renewed."""
     by_path: dict[str, list[Pair]] = field(default_factory=dict)
     """By destination, in lower case."""
     late: dict[str, list[Pair]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class BatchDelivery:
         self.bug: BaseException | None = None
         """An error that neither the primary nor a message caused. The other messages are held."""
         self.sends_until = math.inf
-        """Nothing is sent after this time."""
+        """Nothing is sent after this time (monotonic)."""
 
     def start(self, batch: QueueBatch) -> None:
         """Send the first part for each destination. Hold messages that cannot be sent."""
@@ -136,7 +136,7 @@ class BatchDelivery:
         return sender
 
     def _renew_locks(self, batch: QueueBatch) -> None:
-        now = self._report.now()
+        now = time.monotonic()
         if now - batch.locked_at > RENEW_SECONDS:
             batch.locked_at = now
             batch.queue.renew_locks([one for pairs in batch.by_path.values() for one, _ in pairs])
@@ -147,12 +147,12 @@ class BatchDelivery:
         """Send the next part. Returns False if there is none, or if it must wait."""
         destination, parts = sending.destination, sending.parts
         while parts:
-            now = self._report.now()
-            if self.primary_error or self.bug is not None or now > self.sends_until:
+            is_late = time.monotonic() > self.sends_until
+            if self.primary_error or self.bug is not None or is_late:
                 self._hold(batch, destination, parts)
                 return False
             part = parts.pop(0)
-            step = next_step(part[0][1], destination, now=now)
+            step = next_step(part[0][1], destination, now=self._report.now())
             if isinstance(step, ToDeadLetter):
                 self._dead_letter(batch, step, part)
             elif step is NextStep.DROP:

@@ -131,6 +131,7 @@ class _Drain:
         self._received = 0
         # After `at_most` messages, the receiver itself grants no more.
         self._grants_no_more = task.at_most is not None
+        self._has_gathered = False
         self._full: set[str] = set()
 
     def run(self) -> Drained:
@@ -162,6 +163,7 @@ class _Drain:
         self._open()
         while self._has_work():
             self._is_stopped = self._task.stop_file is not None and self._task.stop_file.exists()
+            self._gather()
             self._stop_granting_in_time()
             self._start_batches()
             self._wait()
@@ -170,7 +172,7 @@ class _Drain:
     # --- time -------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._clients.open_secondary(self._attach_queues, clock=self._report.now)
+        self._clients.open_secondary(self._attach_queues)
         for queue in self._queues:
             queue.receiver.credit = self._credit  # larger if the secondary is far away
         self._set_deadlines()
@@ -198,14 +200,14 @@ class _Drain:
 
     def _set_deadlines(self) -> None:
         self._delivery.sends_until = self._window.sends_until
-        self._clients.set_deadlines(now=self._report.now())
+        self._clients.set_deadlines()
 
     def _has_time(self) -> bool:
         """Whether there is time and reason for another batch."""
         delivery = self._delivery
         return (
             not self._is_stopped
-            and self._window.has_time(now=self._report.now())
+            and self._window.has_time(now=time.monotonic())
             and not delivery.primary_error
             and delivery.bug is None
         )
@@ -213,8 +215,10 @@ class _Drain:
     def _has_work(self) -> bool:
         if self._has_time():
             return bool(self._active)
+        if time.monotonic() >= self._window.primary_until or self._has_enough():
+            return False
         # A queue that was asked whether it is empty may still answer.
-        return self._report.now() < self._window.primary_until and any(
+        return any(
             queue.receiver.is_draining and not queue.receiver.has_messages for queue in self._active
         )
 
@@ -226,7 +230,7 @@ class _Drain:
             return
         # Fewer than `ahead` are in transit if they are large.
         credit = sum([queue.receiver.credit_for_bytes for queue in self._queues])
-        ahead, now = min(self._window.ahead, credit), self._report.now()
+        ahead, now = min(self._window.ahead, credit), time.monotonic()
         if self._window.is_covered_by(ahead, taken=self._received, now=now):
             self._grants_no_more = True
             for queue in self._queues:
@@ -236,7 +240,7 @@ class _Drain:
         """Waits for both namespaces, until one of them has said something to act on."""
         if not self._active:
             return  # `_end` waits for the remaining answers
-        now = self._report.now()
+        now = time.monotonic()
         waits = [
             queue.empty_since + self._window.empty_seconds - now
             for queue in self._active
@@ -245,22 +249,31 @@ class _Drain:
             and not queue.receiver.has_messages
         ]
         seconds = max(min(waits, default=self._window.empty_seconds), 0.0)
-        began = time.monotonic()
-        gathering = [queue.gathers_until for queue in self._active if queue not in self._in_flight]
-        until = min([began + seconds, *[each for each in gathering if each and each > began]])
+        self._wait_for(self._has_news, seconds)
+
+    def _gather(self) -> None:
+        """Wait a moment when the first messages have come. Others follow them, and would wait until
+        these are acknowledged.
+        """
+        if not self._has_gathered and any(queue.receiver.has_messages for queue in self._active):
+            self._has_gathered = True
+            self._wait_for(lambda: False, self._window.gather_seconds)
+
+    def _wait_for(self, done: Callable[[], bool], seconds: float) -> None:
+        until = time.monotonic() + seconds
         if self._has_enough():
             # The secondary waits until some of what has arrived is acknowledged.
-            wait_together([self._primary], self._has_news, until)
+            wait_together([self._primary], done, until)
         else:
             both = [self._primary, self._secondary]
-            wait_together(both, lambda: self._has_news() or self._has_enough(), until)
+            wait_together(both, lambda: done() or self._has_enough(), until)
 
     def _has_enough(self) -> bool:
-        """Whether so much has arrived that the task stops reading from the secondary. It reads on
-        if nothing is in flight to the primary: then it waits for an answer of the secondary.
+        """Whether so much has arrived that the task stops reading from the secondary. While it has
+        time and nothing is in flight to the primary, it reads on: it waits for the secondary.
         """
         buffered = sum(queue.receiver.buffered_bytes for queue in self._queues)
-        return bool(self._in_flight) and buffered >= window.BYTES_MAX
+        return buffered >= window.BYTES_MAX and (bool(self._in_flight) or not self._has_time())
 
     def _has_news(self) -> bool:
         return (
@@ -271,7 +284,7 @@ class _Drain:
                 self._room > 0
                 and self._has_time()
                 and any(
-                    queue.receiver.has_messages and not self._is_gathering(queue)
+                    queue.receiver.has_messages
                     for queue in self._active
                     if queue not in self._in_flight
                 )
@@ -338,19 +351,6 @@ class _Drain:
             elif not self._seems_empty(queue):
                 self._active.append(queue)
 
-    def _is_gathering(self, queue: BacklogQueue) -> bool:
-        """Whether to wait a moment, because few of the queue's first messages have arrived. Only
-        once in a task: later, messages arrive while a batch is on its way. If another queue has
-        news, the task does not wait.
-        """
-        receiver, now = queue.receiver, time.monotonic()
-        few = receiver.credit_for_bytes // 2
-        if not receiver.has_credit or not 0 < receiver.buffered_count < few:
-            return False
-        if queue.gathers_until is None:
-            queue.gathers_until = now + self._window.gather_seconds
-        return now < queue.gathers_until
-
     def _seems_empty(self, queue: BacklogQueue) -> bool:
         """Whether this task can receive nothing more from the queue. The secondary must say so: it
         may be far away, or busy.
@@ -366,7 +366,7 @@ class _Drain:
 
     def _ask_if_silent(self, queue: BacklogQueue) -> None:
         """Ask whether the queue is empty, also while its last messages are in flight."""
-        receiver, now = queue.receiver, self._report.now()
+        receiver, now = queue.receiver, time.monotonic()
         if receiver.has_messages or not receiver.has_credit:
             queue.empty_since = None
         elif queue.empty_since is None:
@@ -383,8 +383,8 @@ class _Drain:
             self._active.clear()
 
     def _restore(self, queue: BacklogQueue, received: Sequence[ReceivedMessage]) -> QueueBatch:
-        batch = QueueBatch(queue, self._report.now(), count=len(received))
-        now_ms, ttl_keeps_running = int(batch.locked_at * 1000), self._task.ttl_keeps_running
+        batch = QueueBatch(queue, time.monotonic(), count=len(received))
+        now_ms, ttl_keeps_running = int(self._report.now() * 1000), self._task.ttl_keeps_running
         by_path, ordered = batch.by_path, set[str]()
         for one in received:
             batch.size += len(one.data)
@@ -485,9 +485,8 @@ class _Drain:
 
     def _finish_batches(self) -> None:
         """Wait for the primary. Each of its answers has a time limit."""
-        both = [self._primary, self._secondary]
         while self._in_flight:
-            wait_together(both, self._has_answer, time.monotonic() + self._window.empty_seconds)
+            self._wait_for(self._has_answer, self._window.empty_seconds)
             self._collect_answers()
 
 

@@ -40,7 +40,7 @@ class TaskClients:
         self.has_opened_primary = False
         self.has_reached_primary = False
 
-    def open_secondary(self, attach: Callable[[], None], *, clock: Callable[[], float]) -> None:
+    def open_secondary(self, attach: Callable[[], None]) -> None:
         """The task's time starts when the secondary has accepted the connection, so a distant
         secondary costs no work time. `attach` is the first use of the secondary.
         """
@@ -48,9 +48,9 @@ class TaskClients:
         self._opening.start(deadline=began + self._open_seconds)
         self.secondary.set_deadline(began + self._open_seconds)
         attach()
-        lease = self._leases[1]
-        lease.opening_seconds = lease.opening_seconds or time.monotonic() - began
-        self._window.secondary_opened(took=lease.opening_seconds, now=clock())
+        lease, now = self._leases[1], time.monotonic()
+        lease.opening_seconds = lease.opening_seconds or now - began
+        self._window.secondary_opened(took=lease.opening_seconds, now=now)
 
     def open_primary(self, send: Callable[[], float]) -> None:
         """`send` is the first use of the primary. It returns how long the primary's answers are
@@ -69,11 +69,10 @@ class TaskClients:
             took=lease.opening_seconds, waited=now - began, answer_seconds=answer_seconds
         )
 
-    def set_deadlines(self, *, now: float) -> None:
+    def set_deadlines(self) -> None:
         """The task ends soon after its time, even if a namespace stops answering."""
-        ahead = time.monotonic() - now  # the window counts in UTC, and deadlines are monotonic
-        self.primary.set_deadline(self._window.primary_until + ahead)
-        self.secondary.set_deadline(self._window.secondary_until + ahead)
+        self.primary.set_deadline(self._window.primary_until)
+        self.secondary.set_deadline(self._window.secondary_until)
 
     def give_back(self, *, is_clean: bool) -> None:
         is_abandoned = self._opening.abandon()

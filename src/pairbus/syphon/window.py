@@ -1,9 +1,10 @@
 """How long a task works and waits, and how much it sends ahead of the answers, given how far away
 and how slow the namespaces are.
 
-Pure: the caller reports how long things took. A round is short, so that a stop does not wait long.
-But if a namespace is far away or slow, a task takes the time that it needs. Otherwise nothing would
-come home, or the same messages would be sent repeatedly. Times are in seconds.
+Pure: the caller reports how long things took, and passes in the time, which is monotonic, because
+the clock of a machine may be set back. A round is short, so that a stop does not wait long. But if
+a namespace is far away or slow, a task takes the time that it needs. Otherwise nothing would come
+home, or the same messages would be sent repeatedly. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class TaskWindow:
         self.seconds = seconds
         """How long the task works."""
         self.deadline = math.inf
-        """When the work ends, by the clock of `now`."""
+        """When the work ends."""
         self.empty_seconds = EMPTY_SECONDS
         self.late_seconds = ANSWER_LATE_SECONDS
         """How long after the deadline the primary may answer."""
@@ -115,9 +116,9 @@ class TaskWindow:
 
     @property
     def gather_seconds(self) -> float:
-        """How long to wait for more messages before the first batch of a queue is sent. It is on
-        its way for a round trip, and the messages that come in the meantime wait for it. 0 if the
-        secondary is near.
+        """How long to wait for more messages when the first ones have come. Their batches are on
+        their way for a round trip, and what comes in the meantime waits for it. 0 if the secondary
+        is near.
         """
         return _GATHERING * max(self._round_trip - NEAR_SECONDS, 0.0)
 
