@@ -3,6 +3,7 @@ gets. Pure: a script answers the steps, and nothing waits."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +22,7 @@ from azure.servicebus.exceptions import (
 
 from pairbus.client.pool import BacklogConnection, PoolExhausted
 from pairbus.client.route.envelope import PATH as ENVELOPE_PATH
-from pairbus.client.route.plans import Ping
+from pairbus.client.route.plans import PeekBacklog, Ping
 from pairbus.client.sdk import private
 from pairbus.client.sdk.batches import DivertedBatch
 from pairbus.client.sdk.pairing_errors import BacklogExhausted, EnvelopeTooLarge
@@ -1015,5 +1016,30 @@ def test_an_interrupt_as_a_call_begins_to_divert_leaves_nothing_to_come_home(
         world.send()
 
     world.pairing.ping_ended(Ping(PATH, 0), None)
+
+    assert world.state == "healthy"
+
+
+def test_a_call_that_an_interrupt_keeps_from_reporting_its_end_is_not_waited_for(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(clock, fail_back="ordered")
+    world.fail_over()
+
+    def be_interrupted(*args: Any) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.pairing, "backlog_call_ended", be_interrupted)
+        with pytest.raises(Interrupted):
+            world.send()
+    world.steps.clear()
+    gc.collect()
+
+    world.pairing.ping_ended(Ping(PATH, 0), None)
+    with world.pairing.decide() as router:
+        tasks = router.take_due_tasks(now=clock())
+    [peek] = [task for task in tasks if isinstance(task, PeekBacklog)]
+    world.pairing.peeked(peek, [])
 
     assert world.state == "healthy"

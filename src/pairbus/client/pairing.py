@@ -230,9 +230,10 @@ class PairingCore:
         self, path: str, way: Way, *, count: int, seconds: float = 0.0, extra: int = 0
     ) -> None:
         """`extra`: billed operations in addition to one per message."""
-        with self.decide() as router:
-            router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
+        with self._lock:
+            self._router.sent(path, way, count=count, now=self.clock(), seconds=seconds)
             self._billed.sent(path, way, count=count, extra=extra)
+        self.notify_observers()
 
     # These three only with ordered failback: sends to the backlog that are under way.
 

@@ -20,6 +20,13 @@ pytestmark = pytest.mark.req("X-03")
 NONE_LEFT = PeekedPage(first=None, is_end=True)
 
 
+class Call:
+    """A call of a sender."""
+
+
+CALL, ANOTHER = Call(), Call()
+
+
 def first_at(sequence, diverted_at):
     return PeekedPage(first=sequence, diverted_at=diverted_at, last=sequence, is_end=False)
 
@@ -28,13 +35,13 @@ class Ordered(Client):
     def __init__(self, **settings):
         super().__init__(**{"failover": 0.0, "ping": 10.0, "ordered": True, **settings})
 
-    def begin(self, call="call"):
+    def begin(self, call=CALL):
         plan = self.plan()
         assert isinstance(plan, ToBacklog)
         assert self.router.ordered.backlog_begins("orders", plan, call, now=self.now)
         return plan
 
-    def end(self, plan=None, call="call"):
+    def end(self, plan=None, call=CALL):
         """A send to the backlog ends; without a plan, nothing was stored."""
         if plan is not None:
             self.router.sent("orders", plan, count=1, now=self.now)
@@ -42,7 +49,7 @@ class Ordered(Client):
         self.router.ordered.backlog_call_ended("orders", call, now=self.now)
 
     def divert(self):
-        self.end(self.begin("another"), "another")
+        self.end(self.begin(ANOTHER), ANOTHER)
 
     def away(self):
         """Failed over with one message in the backlog, and the primary answers at 10."""
@@ -129,7 +136,7 @@ def test_a_plan_from_before_the_way_home_is_not_followed():
     old = client.plan()
     client.peek(NONE_LEFT)
 
-    assert not client.router.ordered.backlog_begins("orders", old, "call", now=client.now)
+    assert not client.router.ordered.backlog_begins("orders", old, CALL, now=client.now)
 
 
 def test_sends_wait_when_the_syphon_is_close_behind_and_no_longer_than_ten_seconds():
@@ -343,7 +350,7 @@ def test_a_queue_that_never_took_a_message_can_be_left():
     client.fail()
     plan = client.begin()
     client.router.failed("orders", plan, FULL, now=client.now)
-    client.router.ordered.backlog_attempt_ended("orders", "call", now=client.now)
+    client.router.ordered.backlog_attempt_ended("orders", CALL, now=client.now)
 
     assert client.plan() == ToBacklog(QUEUES[1])
 
@@ -354,10 +361,10 @@ def test_another_queue_is_peeked_at_from_its_beginning():
     plan = client.begin()
     assert client.peek(NONE_LEFT).from_sequence == 51
     client.router.failed("orders", plan, FULL, now=client.now)
-    client.router.ordered.backlog_attempt_ended("orders", "call", now=client.now)
+    client.router.ordered.backlog_attempt_ended("orders", CALL, now=client.now)
     other = client.router.plan("orders", now=client.now, can_hold=False)
     assert other == ToBacklog(QUEUES[1])
-    assert client.router.ordered.backlog_begins("orders", other, "call", now=client.now)
+    assert client.router.ordered.backlog_begins("orders", other, CALL, now=client.now)
     client.end(other)
 
     assert client.at(11).peek(first_at(3, 10.0)).from_sequence == 0

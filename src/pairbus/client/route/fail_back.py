@@ -27,7 +27,7 @@ class OrderedFailBack:
     # what is under way to the backlog
 
     # Calls are kept and not only counted: a Ctrl-C can come between any two steps, and then a call
-    # ends without knowing whether it has begun.
+    # ends without knowing whether it has begun, or without reporting that it has ended.
 
     def backlog_begins(self, path: str, way: ToBacklog, call: object, *, now: float) -> bool:
         """An attempt to send to a backlog queue begins. False: plan again, the plan is outdated."""

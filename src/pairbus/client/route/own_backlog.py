@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakSet
 
 from pairbus.client.route.plans import PeekBacklog
 
@@ -45,9 +46,11 @@ class OwnBacklog:
 
     has_messages: bool = False
     """Some were acknowledged, and have not been seen to be home."""
-    attempts: set[object] = field(default_factory=set)
-    """The calls that have a send to the queue under way."""
-    calls: set[object] = field(default_factory=set)
+    attempts: WeakSet[object] = field(default_factory=WeakSet)
+    """The calls that have a send to the queue under way. Weak, like the next one: a Ctrl-C can keep
+    a call from reporting its end.
+    """
+    calls: WeakSet[object] = field(default_factory=WeakSet)
     """Calls that have begun to divert. A part of one may be in the queue, and the rest not yet."""
     cursor: int = 0
     """None of the messages that are left has a lower sequence number."""
