@@ -114,6 +114,21 @@ def test_the_limit_of_a_batch_is_that_of_the_last_new_connection() -> None:
     assert books.batch_bytes_max == 500_000
 
 
+class Call:
+    """Something that a connection may be lent to."""
+
+
+def test_a_connection_whose_call_is_gone_is_closed() -> None:
+    books, call = empty_books(), Call()
+    kept, lost = taken(books), books.take("a", call=call)
+    assert books.trim(keep=frozenset(), now=1.0) == []
+
+    del call
+
+    assert books.trim(keep=frozenset("a"), now=1.0) == [lost]
+    assert books.lent == [kept]
+
+
 # --- the same against a plain account
 
 QUEUES = st.sampled_from("ab")

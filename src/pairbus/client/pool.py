@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+from weakref import ReferenceType, ref
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -35,6 +36,14 @@ class BacklogConnection(Generic[Sender]):
     link is stale.
     """
     idle_since: float = 0.0
+    call: ReferenceType[object] | None = None
+    """The call that has it. If that is gone, a Ctrl-C has kept it from giving the connection back.
+    None if nothing can.
+    """
+
+    @property
+    def is_abandoned(self) -> bool:
+        return self.call is not None and self.call() is None
 
 
 @dataclass(slots=True)
@@ -42,7 +51,7 @@ class _QueueConnections(Generic[Sender]):
     idle: list[BacklogConnection[Sender]] = field(default_factory=list)
     lent: set[BacklogConnection[Sender]] = field(default_factory=set)
     waiting: list[object] = field(default_factory=list)
-    """The calls that wait for a connection: the first one gets the next."""
+    """The places of the calls that wait for a connection: the first one gets the next."""
 
     @property
     def has_room(self) -> bool:
@@ -59,30 +68,33 @@ class PoolState(Generic[Sender]):
         self.batch_bytes_max = private.MESSAGE_BYTES_ASSUMED
         """The largest batch that the last new connection accepts."""
 
-    def take(self, queue: str, call: object = None) -> BacklogConnection[Sender] | None:
-        """The most recently used idle connection, or a new one. None if too many are in
-        use or being opened, or if other calls wait: then `call` waits in line until `stop_waiting`.
+    def take(
+        self, queue: str, place: object = None, *, call: object = None
+    ) -> BacklogConnection[Sender] | None:
+        """The most recently used idle connection, or a new one. None if too many are in use or
+        being opened, or if others wait: then `place` is in line until `stop_waiting`.
         """
         found = self._of(queue)
-        is_next = not found.waiting or found.waiting[0] is call
+        is_next = not found.waiting or found.waiting[0] is place
         if is_next and (found.idle or found.has_room):
             if found.idle:
                 connection = found.idle.pop()
             else:
                 connection = BacklogConnection(queue, self._make(queue))
+            connection.call = None if call is None else ref(call)
             found.lent.add(connection)
             return connection
-        # Only a call that has to wait is in line: an interrupt could leave it there, and the others
-        # would wait for it.
-        if call is not None and call not in found.waiting:
-            found.waiting.append(call)
+        # Only who has to wait is in line: an interrupt could leave it there, and the others would
+        # wait for it.
+        if place is not None and place not in found.waiting:
+            found.waiting.append(place)
         return None
 
-    def stop_waiting(self, queue: str, call: object) -> bool:
+    def stop_waiting(self, queue: str, place: object) -> bool:
         """The call has a connection, or gives up. Returns whether others wait."""
         found = self._of(queue)
-        if call in found.waiting:
-            found.waiting.remove(call)
+        if place in found.waiting:
+            found.waiting.remove(place)
         return bool(found.waiting)
 
     def clear(self, queue: str) -> list[BacklogConnection[Sender]]:
@@ -111,11 +123,12 @@ class PoolState(Generic[Sender]):
         return bool(found.lent) or any(private.is_attached(x.sender) for x in found.idle)
 
     def trim(self, *, keep: frozenset[str], now: float) -> list[BacklogConnection[Sender]]:
-        """Removes and returns the connections that were idle for too long, to be closed. One for
-        each queue in `keep` stays.
+        """Removes and returns the connections that were idle for too long or are abandoned, to be
+        closed. One for each queue in `keep` stays.
         """
-        gone: list[BacklogConnection[Sender]] = []
+        gone = [connection for connection in self.lent if connection.is_abandoned]
         for queue, found in self._queues.items():
+            found.lent.difference_update(gone)
             spared = 1 if queue in keep else 0
             # The pool lends from the other end, so the oldest are in front.
             while len(found.idle) > spared and found.idle[0].idle_since < now - IDLE_SECONDS_MAX:

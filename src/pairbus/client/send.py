@@ -88,8 +88,8 @@ class SendCall:
         sender.has_called = True
         self.request = request
         # The shell sets this before it answers the step, so that an interrupt between the step and
-        # its answer does not leak the connection. One that hits while it is borrowed or given back
-        # still does: the pool has one less. No message is lost, because the call has not returned.
+        # its answer does not leak the connection. If one hits while it is borrowed or given back,
+        # the pool closes it when this call is gone.
         self.connection: Any = None
 
         self._pairing = pairing
@@ -402,8 +402,8 @@ class SendCall:
         self._sender.lock.release(self)  # no effect if this call does not hold it
 
     def _give_back(self, *, is_usable: bool) -> None:
-        # In this order: an interrupt in between loses a connection. The other order would give it
-        # back twice, and close it while another call uses it.
+        # In this order: an interrupt in between leaves the connection to the pool. The other order
+        # would give it back twice, and close it while another call uses it.
         connection, self.connection = self.connection, None
         if connection is not None:
             self._pairing.pool.give_back(connection, is_usable=is_usable)

@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -284,6 +285,32 @@ def test_an_interrupt_at_any_line_does_not_leave_a_call_that_the_others_wait_for
             if not run_and_interrupt(borrow, pool_state, ctrl_c, before_line=line):
                 break
         assert pool.borrow("a", 0.05)
+        pool.close()
+
+    assert line > 5
+
+
+class Call:
+    """A call that borrows a connection, and is gone after an interrupt."""
+
+
+@pytest.mark.req("C-02")
+@pytest.mark.parametrize("module", [pool_state, blocking_pool])
+def test_an_interrupt_at_any_line_leaves_no_connection(module: ModuleType) -> None:
+    def borrow_and_give_back(call: Call) -> None:
+        connection = pool.borrow("a", 1.0, call=call)
+        pool.give_back(connection, is_usable=False)
+
+    side = SyncSide()
+    for line in itertools.count(1):
+        pool = side.pool(Fleet(side), Clock())
+        with suppress(KeyboardInterrupt):
+            work = partial(borrow_and_give_back, Call())
+            if not run_and_interrupt(work, module, ctrl_c, before_line=line):
+                break
+        del work
+        pool.trim(keep=frozenset())
+        assert not pool.has_ready("a")
         pool.close()
 
     assert line > 5

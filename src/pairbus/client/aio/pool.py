@@ -42,18 +42,21 @@ class ConnectionPool:
     def batch_bytes_max(self) -> int:
         return self._state.batch_bytes_max
 
-    async def borrow(self, queue: str, seconds: float, *, is_fresh: bool = False) -> Connection:
+    async def borrow(
+        self, queue: str, seconds: float, *, is_fresh: bool = False, call: object = None
+    ) -> Connection:
         """Returns an idle connection, or a new one that is not open yet. With `is_fresh`, the idle
-        ones are closed first: one of them has just failed.
+        ones are closed first: one of them has just failed. If `call` is gone before the connection
+        is given back, `trim` closes the connection.
         """
         check_open(self._client)
         if is_fresh:
             self._close_all(self._state.clear(queue))
-        call = object()
+        place = object()
         try:
             async with asyncio.timeout(seconds):
                 while not self._is_closed:
-                    connection = self._state.take(queue, call)
+                    connection = self._state.take(queue, place, call=call)
                     if connection is not None:
                         return connection
                     await self._changed.wait()
@@ -61,7 +64,7 @@ class ConnectionPool:
         except TimeoutError:
             raise PoolExhausted(queue, seconds) from None
         finally:
-            if self._state.stop_waiting(queue, call):
+            if self._state.stop_waiting(queue, place):
                 self._wake_all()  # the next in line may get another one
 
     def give_back(self, connection: Connection, *, is_usable: bool) -> None:
@@ -76,7 +79,9 @@ class ConnectionPool:
         return self._state.has_ready(queue)
 
     def trim(self, *, keep: frozenset[str]) -> None:
-        """Close connections that were idle for too long, except one for each queue in `keep`."""
+        """Close connections that were idle for too long, except one for each queue in `keep`, and
+        those that an interrupted call has left.
+        """
         self._close_all(self._state.trim(keep=keep, now=self._clock()))
 
     async def drop(self) -> None:

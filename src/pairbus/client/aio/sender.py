@@ -137,7 +137,9 @@ class PairedSender(SenderCore, private.AsyncPromptFailures, ServiceBusSender):  
                 async with bounded(seconds, f"opening a link to {self.entity_name!r}"):
                     return await call(seconds)
             case Borrow(queue, seconds, is_fresh, call):
-                call.connection = await pairing.pool.borrow(queue, seconds, is_fresh=is_fresh)
+                call.connection = await pairing.pool.borrow(
+                    queue, seconds, is_fresh=is_fresh, call=call
+                )
                 return call.connection
             case OpenLink(connection, seconds):
                 return await pairing.open_link(connection.sender, seconds, connection.queue)

@@ -90,8 +90,8 @@ class BackgroundWorker:
         continues.
         """
         deadline = SocketDeadline(sender, self._clock() + seconds + GRACE_SECONDS)
-        self._deadlines[id(sender)] = deadline
         try:
+            self._deadlines[id(sender)] = deadline
             # Checked after entering: the worker may already have made its last check.
             if self._is_stopped:
                 raise ValueError(CLOSED)

@@ -45,27 +45,30 @@ class ConnectionPool:
     def batch_bytes_max(self) -> int:
         return self._state.batch_bytes_max
 
-    def borrow(self, queue: str, seconds: float, *, is_fresh: bool = False) -> Connection:
+    def borrow(
+        self, queue: str, seconds: float, *, is_fresh: bool = False, call: object = None
+    ) -> Connection:
         """Returns an idle connection, or a new one that is not open yet. With `is_fresh`, the idle
-        ones are closed first: one of them has just failed.
+        ones are closed first: one of them has just failed. If `call` is gone before the connection
+        is given back, `trim` closes the connection.
         """
         check_open(self._client)
         if is_fresh:
             with self._lock:
                 stale = self._state.clear(queue)
             self._close_all(stale)
-        deadline, call = self._clock() + seconds, object()
+        deadline, place = self._clock() + seconds, object()
         with self._changed:
             try:
                 while not self._is_closed:
-                    connection = self._state.take(queue, call)
+                    connection = self._state.take(queue, place, call=call)
                     if connection is not None:
                         return connection
                     if not self._changed.wait(max(0.0, deadline - self._clock())):
                         raise PoolExhausted(queue, seconds)
                 raise ValueError("the paired client has been closed")
             finally:
-                if self._state.stop_waiting(queue, call):
+                if self._state.stop_waiting(queue, place):
                     self._changed.notify_all()  # the next in line may get another one
 
     def give_back(self, connection: Connection, *, is_usable: bool) -> None:
@@ -81,7 +84,9 @@ class ConnectionPool:
             return self._state.has_ready(queue)
 
     def trim(self, *, keep: frozenset[str]) -> None:
-        """Close connections that were idle for too long, except one for each queue in `keep`."""
+        """Close connections that were idle for too long, except one for each queue in `keep`, and
+        those that an interrupted call has left.
+        """
         with self._lock:
             gone = self._state.trim(keep=keep, now=self._clock())
         self._close_all(gone)

@@ -125,7 +125,7 @@ class PairedSender(SenderCore, private.PromptFailures, ServiceBusSender):  # typ
                 with pairing.worker.deadline(self, seconds):
                     return call(seconds)
             case Borrow(queue, seconds, is_fresh, call):
-                call.connection = pairing.pool.borrow(queue, seconds, is_fresh=is_fresh)
+                call.connection = pairing.pool.borrow(queue, seconds, is_fresh=is_fresh, call=call)
                 return call.connection
             case OpenLink(connection, seconds):
                 return pairing.open_link(connection.sender, seconds, connection.queue)
