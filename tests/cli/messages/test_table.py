@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import sys
 
+import pytest
 from rich.console import Console
 
-from pairbus.cli.messages.table import escape_control, full_text, message_table
+from pairbus.cli.messages.table import escape_control, full_text, message_table, print_message
 
 FORM = {
     "sequenceNumber": 5,
@@ -34,6 +36,21 @@ def test_control_characters_are_shown_and_not_sent_to_a_terminal() -> None:
 
 def test_a_body_is_unchanged_if_stdout_is_not_a_terminal() -> None:
     assert full_text(FORM, on_terminal=False).endswith(f"\n\n{FORM['body']}\n")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_no_ctrl_c_can_come_between_a_message_and_the_end_of_its_line(
+    monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    written: list[str] = []
+    out = io.StringIO()
+    monkeypatch.setattr(out, "write", written.append)
+    monkeypatch.setattr(sys, "stdout", out)
+
+    print_message(FORM, as_json=as_json)
+
+    [text] = written
+    assert text.endswith("\n")
 
 
 def test_properties_are_shown_with_their_types() -> None:

@@ -29,7 +29,8 @@ _ORDER: Final = (
 def print_message(message: MessageJson, *, as_json: bool) -> None:
     """As one line of JSON, or as readable text with all keys."""
     on_terminal = sys.stdout.isatty()
-    print(json_text(message) if as_json else full_text(message, on_terminal=on_terminal))
+    text = json_text(message) if as_json else full_text(message, on_terminal=on_terminal)
+    sys.stdout.write(f"{text}\n")  # at once: a Ctrl-C must not come between a line and its end
 
 
 def full_text(message: MessageJson, *, on_terminal: bool) -> str:
