@@ -105,7 +105,7 @@ def purge(
     result = Result()
 
     def make_act(receiver: Receiver) -> Act:
-        return lambda received: _purge_batch(received, receiver, result)
+        return lambda received: _complete(received, receiver, result)
 
     with _counted_in_errors("purged", result):
         _for_each_locked(client, target, path, wanted, make_act, result, advance)
@@ -176,9 +176,10 @@ def _release(receiver: Receiver, received: list[ReceivedMessage]) -> None:
             receiver.release(received)
 
 
-def _purge_batch(received: list[ReceivedMessage], receiver: Receiver, result: Result) -> None:
+def _complete(received: list[ReceivedMessage], receiver: Receiver, result: Result) -> None:
     try:
-        receiver.complete(received)
+        if received:
+            receiver.complete(received)
     except SettleFailed as failed:
         result.done += len(received) - len(failed.failed)
         raise
@@ -210,34 +211,23 @@ def _resubmit_batch(
             unreadable.append(one)
     result.unreadable += len(unreadable)
     _release(receiver, unreadable)
+    accepted, refusal = set(range(len(ready))), None
     try:
         send_batch(sender, [copy for _, copy in ready], target=target, entity=destination)
     except BatchFailed as failed:
-        # Complete exactly those that were accepted: a dead letter without a copy must stay.
-        accepted = failed.accepted
-        _complete(
-            [one for index, (one, _) in enumerate(ready) if index in accepted], receiver, result
-        )
-        _release(receiver, [one for index, (one, _) in enumerate(ready) if index not in accepted])
-        raise NamespaceError(failed.text("")) from failed
-    # If the process dies here, the messages are in both places.
-    _complete([one for one, _ in ready], receiver, result)
-
-
-def _complete(received: list[ReceivedMessage], receiver: Receiver, result: Result) -> None:
-    """Remove dead letters whose copies are accepted."""
-    if not received:
-        return
+        accepted, refusal = failed.accepted, failed
+    # If the process dies here, the messages are in both places. One without a copy must stay.
     try:
-        receiver.complete(received)
+        _complete([ready[index][0] for index in sorted(accepted)], receiver, result)
     except SettleFailed as failed:
-        result.done += len(received) - len(failed.failed)
         numbers = ", ".join(str(one.sequence_number) for one, _ in failed.failed[:10])
         raise NamespaceError(
             f"{format_count(len(failed.failed))} {was_or_were(len(failed.failed))} sent again but "
             f"not removed from the dead letters (sequence numbers {numbers}): {failed.error}"
         ) from failed
-    result.done += len(received)
+    if refusal is not None:
+        _release(receiver, [one for index, (one, _) in enumerate(ready) if index not in accepted])
+        raise NamespaceError(refusal.text("")) from refusal
 
 
 def original_message(data: bytes, path: str, *, now_ms: int, new_id: str | None = None) -> bytes:
