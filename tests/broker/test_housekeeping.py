@@ -74,6 +74,24 @@ def test_an_expired_message_is_found_when_its_lock_ends(make_world):
     world.check_counters()
 
 
+@pytest.mark.req("B-03")
+def test_locks_that_end_together_do_not_hold_up_others_for_long(make_world, monkeypatch):
+    monkeypatch.setattr(housekeeping, "_SWEEP_SECONDS", 0)
+    world = make_world(queue(), queue("s", requires_session=True))
+    world.send(encoded(), encoded())
+    world.send(encoded(session="a"), to="s")
+    world.receive(2)
+    holder = world.accept("a", of="s", credit=1)
+    world.clock.advance(60)
+
+    ticks = [world.next_tick_seconds() for _ in range(4)]
+
+    assert ticks == pytest.approx([0.02, 0.02, 0.02, 5])
+    assert holder.has_lost_session
+    assert [lock.message.delivery_count for lock in world.receive(2)] == [1, 1]
+    world.check_counters()
+
+
 def test_scheduled_messages_that_have_to_wait_do_not_hold_up_others(make_world, monkeypatch):
     monkeypatch.setattr(housekeeping, "SWEEP_COUNT", 3)
     world = make_world(topic(), sub("a"), queue())

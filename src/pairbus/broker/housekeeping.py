@@ -77,15 +77,21 @@ def _sweep(
     return False
 
 
-def expire_locks(directory: Directory, *, now_ms: int) -> None:
-    """Release messages that receivers did not settle in time, and end the waits for a session."""
+def expire_locks(directory: Directory, *, now_ms: int) -> bool:
+    """Release messages that receivers did not settle in time, and end the waits for a session.
+    Returns whether the next tick must continue.
+    """
+    ends = time.thread_time() + _SWEEP_SECONDS
     for queue in directory:
         if queue.has_deadlines:
             try:
-                queue.expire_locks(now_ms=now_ms)
                 queue.give_up_waiting(now_ms=now_ms)
+                for _ in queue.expire_locks(now_ms=now_ms):
+                    if time.thread_time() >= ends:
+                        return True
             except Exception as error:
                 _log(error, queue, "expired locks could not be ended")
+    return False
 
 
 def _log(error: Exception, queue: Queue, what: str) -> None:

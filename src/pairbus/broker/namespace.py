@@ -412,12 +412,12 @@ class Namespace:
         """Returns whether more of it has to be done at once."""
         has_more_due = housekeeping.activate_due_messages(self.store, self.directory, now_ms=now_ms)
         has_more_expired = housekeeping.expire_messages(self.store, self.directory, now_ms=now_ms)
-        housekeeping.expire_locks(self.directory, now_ms=now_ms)
+        has_more_locks = housekeeping.expire_locks(self.directory, now_ms=now_ms)
         if now_ms >= self._housekeeping_ms:
             self._housekeeping_ms = now_ms + _HOUSEKEEPING_MS
             self._housekeeping(now_ms)
         self.run()
-        return has_more_due or has_more_expired
+        return has_more_due or has_more_expired or has_more_locks
 
     def _next_deadline(self, now_ms: int) -> int:
         try:

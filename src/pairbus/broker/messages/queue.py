@@ -8,7 +8,7 @@ Each change goes to the store first and takes effect when it is durable. Until t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -298,14 +298,18 @@ class Queue(Entity):
 
     # time
 
-    def expire_locks(self, *, now_ms: int) -> None:
-        """Take back messages and sessions whose receivers did not settle or renew in time."""
+    def expire_locks(self, *, now_ms: int) -> Iterator[None]:
+        """Take back messages and sessions whose receivers did not settle or renew in time, one at
+        each step.
+        """
         for mailbox in self.mailboxes.values():
             for lock in mailbox.expired_locks(now_ms=now_ms):
                 self._delivery_failed(mailbox, lock.message, now_ms=now_ms)
+                yield
         if self.main.sessions is not None:
             for session in self.main.sessions.expired(now_ms=now_ms):
                 self.release_session(session, has_expired=True, now_ms=now_ms)
+                yield
 
     def _delivery_failed(self, mailbox: Mailbox, message: Message, *, now_ms: int) -> None:
         decision = lifecycle.delivery_failed(message, self.description, mailbox.kind)
