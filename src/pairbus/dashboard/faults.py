@@ -32,8 +32,7 @@ class FaultPanel:
     def __init__(self, live: Live, who: str) -> None:
         self._live, self._who = live, who
         self._roles = [role for role, target in live.targets.items() if target.is_local]
-        self._is_shown = bool(self._roles)
-        if not self._is_shown:
+        if not self._roles:
             return
         with panel("Faults of local brokers", "faults"):
             if live.changes.are_allowed:
@@ -96,7 +95,7 @@ class FaultPanel:
         set_text(self._note, f"{done[0].upper()}{done[1:]}." if done else "")
 
     def update(self, readings: Readings, *, now: float) -> None:
-        if not self._is_shown:
+        if not self._roles:
             return
         rows, silent = [], []
         for role, answer in readings.faults.items():

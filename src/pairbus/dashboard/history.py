@@ -75,8 +75,7 @@ class CounterRates:
 
     def increase(self, *, now: float, seconds: float) -> float:
         """By how much the counters have grown in the last `seconds`."""
-        rates = self.rate(now=now, seconds=seconds)
-        return 0.0 if rates is None else rates * seconds
+        return (self.rate(now=now, seconds=seconds) or 0.0) * seconds
 
     @staticmethod
     def _rate(points: deque[tuple[float, float]], since: float) -> float | None:

@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any, Final
 
 from nicegui import ui
+from starlette.requests import Request
 
 from pairbus.cli.output import format_milliseconds
 from pairbus.cli.pair.targets import SECONDARY
@@ -69,18 +70,13 @@ return [
 def make_page(live: Live) -> None:
     """Registers the page with nicegui."""
 
-    async def build(request: Any) -> None:
+    @ui.page("/")
+    async def build(request: Request) -> None:
         await PairPage(live, request).show()
-
-    # nicegui looks at the annotations, and passes the request by its type.
-    from starlette.requests import Request
-
-    build.__annotations__["request"] = Request
-    ui.page("/")(build)
 
 
 class PairPage:
-    def __init__(self, live: Live, request: Any) -> None:
+    def __init__(self, live: Live, request: Request) -> None:
         self._live = live
         self._session: str | None = request.scope.get(SESSION)
         self._who = request.client.host if request.client else "unknown"

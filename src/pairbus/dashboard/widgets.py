@@ -225,10 +225,10 @@ def panel(title: str, name: str) -> Any:
     return section
 
 
-async def in_thread(call: Any, *arguments: Any) -> tuple[Any, str]:
+async def in_thread(call: Callable[[], Any]) -> tuple[Any, str]:
     """The answer of a blocking call, or the text of its error."""
     try:
-        return await run.io_bound(call, *arguments), ""
+        return await run.io_bound(call), ""
     except PairbusError as error:
         return None, str(error)
     except Exception as error:  # shown on the page, to the person who clicked
