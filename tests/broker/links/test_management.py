@@ -151,9 +151,8 @@ def test_sending_needs_send_rules_need_manage_and_the_rest_listen():
     assert set(rights.values()) == {Right.SEND, Right.LISTEN, Right.MANAGE}
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize("kind", [MailboxKind.MAIN, DEAD])
-def test_nothing_can_be_scheduled_in_a_dead_letter_queue(world, name, kind):
+def management_link(world, kind=MailboxKind.MAIN):
+    """The link of a client that may do everything, and a list that gets the replies."""
     replies = []
     connection = SimpleNamespace(
         namespace=world.namespace,
@@ -162,9 +161,14 @@ def test_nothing_can_be_scheduled_in_a_dead_letter_queue(world, name, kind):
     )
     link = SimpleNamespace(accept=lambda **settings: None, session=None)
     queue = world.queue()
-    management = ManagementLink(
-        connection, link, Path("q", kind, True), queue, queue.mailboxes[kind]
-    )
+    path = Path("q", kind, True)
+    return ManagementLink(connection, link, path, queue, queue.mailboxes[kind]), replies
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("kind", [MailboxKind.MAIN, DEAD])
+def test_nothing_can_be_scheduled_in_a_dead_letter_queue(world, name, kind):
+    management, replies = management_link(world, kind)
 
     management.handle(Request("id", None, {"operation": name}, {}), world.now_ms)
 
@@ -175,18 +179,8 @@ def test_nothing_can_be_scheduled_in_a_dead_letter_queue(world, name, kind):
 
 @pytest.mark.req("B-01")
 def test_a_request_whose_turn_comes_after_its_queue_was_deleted_stores_nothing(world):
-    replies = []
-    connection = SimpleNamespace(
-        namespace=world.namespace,
-        credentials=SimpleNamespace(allow=lambda path, right, now_ms: True),
-        send_reply=lambda data, *_: replies.append(read_request(data).properties),
-    )
-    link = SimpleNamespace(accept=lambda **settings: None, session=None)
-    queue = world.queue()
-    management = ManagementLink(
-        connection, link, Path("q", queue.main.kind, True), queue, queue.main
-    )
-    world.namespace.delete(queue)
+    management, replies = management_link(world)
+    world.namespace.delete(world.queue())
     world.flush()
     body = {"messages": [{"message": encoded(due_ms=world.now_ms + 1000)}]}
 
