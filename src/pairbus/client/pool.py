@@ -67,6 +67,11 @@ class PoolState(Generic[Sender]):
         self._queues: dict[str, _QueueConnections[Sender]] = {}
         self.batch_bytes_max = private.MESSAGE_BYTES_ASSUMED
         """The largest batch that the last new connection accepts."""
+        self.ended: list[BacklogConnection[Sender]] = []
+        """To be closed. The shell removes each of them when it has begun to close it."""
+
+    # A Ctrl-C can come between any two steps. So a connection is in its new place before it leaves
+    # the old one.
 
     def take(
         self, queue: str, place: object = None, *, call: object = None
@@ -77,12 +82,12 @@ class PoolState(Generic[Sender]):
         found = self._of(queue)
         is_next = not found.waiting or found.waiting[0] is place
         if is_next and (found.idle or found.has_room):
-            if found.idle:
-                connection = found.idle.pop()
-            else:
-                connection = BacklogConnection(queue, self._make(queue))
+            new = None if found.idle else BacklogConnection(queue, self._make(queue))
+            connection = new or found.idle[-1]
             connection.call = None if call is None else ref(call)
             found.lent.add(connection)
+            if new is None:
+                found.idle.pop()
             return connection
         # Only who has to wait is in line: an interrupt could leave it there, and the others would
         # wait for it.
@@ -97,51 +102,57 @@ class PoolState(Generic[Sender]):
             found.waiting.remove(place)
         return bool(found.waiting)
 
-    def clear(self, queue: str) -> list[BacklogConnection[Sender]]:
-        """Removes and returns the idle connections of a queue, to be closed: one of its connections
-        has failed.
-        """
-        found = self._of(queue)
-        idle, found.idle = found.idle, []
-        return idle
+    def clear(self, queue: str) -> None:
+        """End the idle connections of a queue: one of its connections has failed."""
+        for connection in [*self._of(queue).idle]:
+            self._end(connection)
 
     def put_back(
         self, connection: BacklogConnection[Sender], *, is_usable: bool, now: float
     ) -> None:
+        if not is_usable:
+            self._end(connection)
+            return
+        if connection.is_fresh:
+            connection.is_fresh = False
+            _, self.batch_bytes_max = private.link_limits(connection.sender)
+        connection.idle_since = now
         found = self._of(connection.queue)
+        found.idle.append(connection)
         found.lent.discard(connection)
-        if is_usable:
-            if connection.is_fresh:
-                connection.is_fresh = False
-                _, self.batch_bytes_max = private.link_limits(connection.sender)
-            connection.idle_since = now
-            found.idle.append(connection)
 
     def has_ready(self, queue: str) -> bool:
         """Whether a connection is open, or in use and about to be open."""
         found = self._of(queue)
         return bool(found.lent) or any(private.is_attached(x.sender) for x in found.idle)
 
-    def trim(self, *, keep: frozenset[str], now: float) -> list[BacklogConnection[Sender]]:
-        """Removes and returns the connections that were idle for too long or are abandoned, to be
-        closed. One for each queue in `keep` stays.
+    def trim(self, *, keep: frozenset[str], now: float) -> None:
+        """End the connections that are abandoned, and those that were idle for too long, except one
+        for each queue in `keep`.
         """
-        gone = [connection for connection in self.lent if connection.is_abandoned]
+        for connection in self.lent:
+            if connection.is_abandoned:
+                self._end(connection)
         for queue, found in self._queues.items():
-            found.lent.difference_update(gone)
             spared = 1 if queue in keep else 0
             # The pool lends from the other end, so the oldest are in front.
             while len(found.idle) > spared and found.idle[0].idle_since < now - IDLE_SECONDS_MAX:
-                gone.append(found.idle.pop(0))
-        return gone
+                self._end(found.idle[0])
 
-    def clear_all(self) -> list[BacklogConnection[Sender]]:
-        """All idle connections, to be closed."""
-        return [connection for queue in [*self._queues] for connection in self.clear(queue)]
+    def clear_all(self) -> None:
+        for queue in [*self._queues]:
+            self.clear(queue)
 
     @property
     def lent(self) -> list[BacklogConnection[Sender]]:
         return [connection for found in self._queues.values() for connection in found.lent]
+
+    def _end(self, connection: BacklogConnection[Sender]) -> None:
+        self.ended.append(connection)
+        found = self._of(connection.queue)
+        found.lent.discard(connection)
+        if connection in found.idle:
+            found.idle.remove(connection)
 
     def _of(self, queue: str) -> _QueueConnections[Sender]:
         found = self._queues.get(queue)

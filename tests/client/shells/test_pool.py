@@ -316,6 +316,24 @@ def test_an_interrupt_at_any_line_leaves_no_connection(module: ModuleType) -> No
     assert line > 5
 
 
+@pytest.mark.req("C-02")
+@pytest.mark.parametrize("module", [pool_state, blocking_pool])
+def test_closing_that_is_interrupted_at_any_line_can_be_repeated(module: ModuleType) -> None:
+    side = SyncSide()
+    for line in itertools.count(1):
+        fleet = Fleet(side)
+        pool = side.pool(fleet, Clock())
+        for connection in borrowed(pool, 3):
+            pool.give_back(connection, is_usable=True)
+        with suppress(KeyboardInterrupt):
+            if not run_and_interrupt(pool.close, module, ctrl_c, before_line=line):
+                break
+        pool.close()
+        assert len(fleet.closed) == 3, f"before line {line}"
+
+    assert line > 5
+
+
 def test_an_interrupt_while_a_connection_is_closed_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -51,7 +51,8 @@ class ConnectionPool:
         """
         check_open(self._client)
         if is_fresh:
-            self._close_all(self._state.clear(queue))
+            self._state.clear(queue)
+            self._close_ended()
         place = object()
         try:
             async with asyncio.timeout(seconds):
@@ -71,8 +72,7 @@ class ConnectionPool:
         """This never waits, so it also works while the task is being cancelled."""
         is_usable = is_usable and not self._is_closed
         self._state.put_back(connection, is_usable=is_usable, now=self._clock())
-        if not is_usable:
-            self._close_all([connection])
+        self._close_ended()
         self._wake_all()
 
     def has_ready(self, queue: str) -> bool:
@@ -82,11 +82,13 @@ class ConnectionPool:
         """Close connections that were idle for too long, except one for each queue in `keep`, and
         those that an interrupted call has left.
         """
-        self._close_all(self._state.trim(keep=keep, now=self._clock()))
+        self._state.trim(keep=keep, now=self._clock())
+        self._close_ended()
 
     async def drop(self) -> None:
         """Close all connections. A send that is using one of them fails."""
-        self._close_all(self._state.clear_all())
+        self._state.clear_all()
+        self._close_ended()
         # Abort instead of close: a task that is opening a connection would continue and leak what
         # it opened. After an abort its wait ends with an error, and it returns the connection.
         for connection in self._state.lent:
@@ -115,9 +117,9 @@ class ConnectionPool:
         self._closers.add(task)
         task.add_done_callback(self._closers.discard)
 
-    def _close_all(self, connections: Iterable[Connection]) -> None:
-        for connection in connections:
-            self.close_soon(connection.sender)
+    def _close_ended(self) -> None:
+        while self._state.ended:
+            self.close_soon(self._state.ended.pop(0).sender)
 
     async def _closed_all(self) -> None:
         if self._closers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from azure.servicebus import ServiceBusSender
@@ -55,8 +55,8 @@ class ConnectionPool:
         check_open(self._client)
         if is_fresh:
             with self._lock:
-                stale = self._state.clear(queue)
-            self._close_all(stale)
+                self._state.clear(queue)
+            self._close_ended()
         deadline, place = self._clock() + seconds, object()
         with self._changed:
             try:
@@ -76,8 +76,7 @@ class ConnectionPool:
             is_usable = is_usable and not self._is_closed
             self._state.put_back(connection, is_usable=is_usable, now=self._clock())
             self._changed.notify_all()  # notify all: a single waiter might wait for another queue
-        if not is_usable:
-            self._close_all([connection])
+        self._close_ended()
 
     def has_ready(self, queue: str) -> bool:
         with self._lock:
@@ -88,17 +87,18 @@ class ConnectionPool:
         those that an interrupted call has left.
         """
         with self._lock:
-            gone = self._state.trim(keep=keep, now=self._clock())
-        self._close_all(gone)
+            self._state.trim(keep=keep, now=self._clock())
+        self._close_ended()
 
     def drop(self) -> None:
         """Close all connections. A send that is using one of them fails."""
         with self._changed:
-            idle, lent = self._state.clear_all(), self._state.lent
+            self._state.clear_all()
+            lent = self._state.lent
             self._changed.notify_all()
         for connection in lent:
             private.cut(connection.sender)
-        self._close_all(idle)
+        self._close_ended()
 
     def close(self) -> None:
         """Close the pool for good. When this returns, the idle connections are closed."""
@@ -125,9 +125,11 @@ class ConnectionPool:
             self._closers.discard(thread)  # after a Ctrl-C, it may never start: `close` would wait
             raise
 
-    def _close_all(self, connections: Iterable[Connection]) -> None:
-        for connection in connections:
-            self.close_soon(connection.sender)
+    def _close_ended(self) -> None:
+        with self._lock:
+            while self._state.ended:
+                self.close_soon(self._state.ended[0].sender)
+                self._state.ended.pop(0)
 
     def _close_one(self, sender: Any) -> None:
         try:
