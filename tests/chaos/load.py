@@ -31,6 +31,7 @@ from typing import Any
 from azure.core.exceptions import AzureError
 
 from pairbus.cli.administration import administration_client
+from pairbus.cli.loading import INTERRUPTED
 from pairbus.cli.message_client import connect, sdk_client
 from pairbus.cli.signals import Interrupted, SignalFlag
 from pairbus.cli.target import Target, parse_target
@@ -400,7 +401,7 @@ def main() -> int:
         try:
             result = run.run()
         except Interrupted:
-            return 128 + flag.number
+            return INTERRUPTED
         finally:
             run.close()
             shutil.rmtree(folder, ignore_errors=True)

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pairbus.cli.loading import INTERRUPTED
 from pairbus.cli.signals import Interrupted, SignalFlag
 from pairbus.errors import PairbusError
 from pairbus.verify.nemesis import FaultKind, kinds
@@ -88,7 +89,7 @@ def main() -> int:
             )
         except Interrupted:
             print("interrupted; all processes have ended", file=sys.stderr)
-            return 128 + flag.number
+            return INTERRUPTED
         except PairbusError as error:
             print(f"{error}; the files are in {folder}", file=sys.stderr)
             return 1

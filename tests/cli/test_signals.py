@@ -15,7 +15,7 @@ BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
 @BOTH
-def test_the_first_signal_asks_and_the_exit_code_says_which(number: signal.Signals) -> None:
+def test_the_first_signal_asks_and_the_command_ends_as_interrupted(number: signal.Signals) -> None:
     requests = []
     with graceful_stop(on_request=lambda: requests.append("stop")) as stop:
         os.kill(os.getpid(), number)
@@ -24,7 +24,7 @@ def test_the_first_signal_asks_and_the_exit_code_says_which(number: signal.Signa
     assert requests == ["stop"]
     with pytest.raises(typer.Exit) as exit_:
         stop.exit()
-    assert exit_.value.exit_code == 128 + number
+    assert exit_.value.exit_code == 130
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_second_signal_or_one_while_idle_ends_at_once(
             os.kill(os.getpid(), number)
 
     if isinstance(caught.value, SystemExit):
-        assert caught.value.code == 143
+        assert caught.value.code == 130
 
 
 def test_without_a_signal_nothing_happens_and_the_handlers_are_restored() -> None:
@@ -61,4 +61,4 @@ def test_a_signal_whose_exception_is_swallowed_is_not_lost(number: signal.Signal
             signal.raise_signal(number)
         with pytest.raises(typer.Exit) as ended:
             stop.exit()
-    assert ended.value.exit_code == 128 + number
+    assert ended.value.exit_code == 130

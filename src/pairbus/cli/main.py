@@ -1,7 +1,7 @@
 """The command line: loads the command that is asked for, runs it, and reports errors.
 
 An error is one line on stderr, without a traceback; a bug keeps its traceback. Exit codes: 0 done,
-1 failed, 2 usage error, 128 + n ended by signal n.
+1 failed, 2 usage error, 130 interrupted by Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from pairbus.cli.loading import INTERRUPTED
+
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-EXIT_CODE_OFFSET: Final = 128
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -27,17 +28,12 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 class Stop:
     """Whether a signal has asked the command to stop."""
 
-    signal: int = 0
-    """The number of that signal; 0: none."""
-
-    @property
-    def is_requested(self) -> bool:
-        return bool(self.signal)
+    is_requested: bool = False
 
     def exit(self) -> None:
-        """End the command with the signal's exit code, if there was one."""
-        if self.signal:
-            raise typer.Exit(EXIT_CODE_OFFSET + self.signal)
+        """End the command as interrupted, if a signal has come."""
+        if self.is_requested:
+            raise typer.Exit(INTERRUPTED)
 
 
 @contextmanager
@@ -56,11 +52,11 @@ def graceful_stop(
     def handle(number: int, _: object) -> None:
         if stop.is_requested or is_idle():
             # Whoever swallows the exception, as a finalizer does, does not hide the signal.
-            stop.signal = stop.signal or number
+            stop.is_requested = True
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
-            raise SystemExit(EXIT_CODE_OFFSET + number)
-        stop.signal = number
+            raise SystemExit(INTERRUPTED)
+        stop.is_requested = True
         on_request()
 
     before: dict[signal.Signals, Any] = {}
@@ -86,7 +82,7 @@ class SignalFlag:
     """
 
     def __init__(self) -> None:
-        self.number = 0
+        self.has_arrived = False
 
     def __enter__(self) -> SignalFlag:
         # Under nohup, or in the background of a shell, some signals are ignored: keep that.
@@ -103,10 +99,10 @@ class SignalFlag:
             signal.signal(number, handler)
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        self.number = number
+        self.has_arrived = True
 
     def check(self) -> None:
-        if self.number:
+        if self.has_arrived:
             raise Interrupted
 
 
@@ -117,7 +113,7 @@ def stop_on_signal(loop: AbstractEventLoop, stop: Callable[[signal.Signals], Non
     def handle(number: signal.Signals) -> None:
         nonlocal is_stopping
         if is_stopping:
-            os._exit(EXIT_CODE_OFFSET + number)
+            os._exit(INTERRUPTED)
         is_stopping = True
         stop(number)
 

@@ -12,10 +12,11 @@ from typing import Final
 
 import typer
 
+from pairbus.cli.loading import INTERRUPTED
 from pairbus.cli.output import write_file
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.shared_options import flag, option
-from pairbus.cli.signals import EXIT_CODE_OFFSET, Interrupted, SignalFlag
+from pairbus.cli.signals import Interrupted, SignalFlag
 from pairbus.demo.run import DemoRun
 from pairbus.demo.view import DemoResult, View, make_view, to_svg
 from pairbus.errors import UsageError, check_broker_installed, check_installed
@@ -99,7 +100,7 @@ def demo(
                     run.kill()
         except Interrupted:
             view.note("Interrupted. All processes have ended.")
-            raise typer.Exit(EXIT_CODE_OFFSET + signals.number) from None
+            raise typer.Exit(INTERRUPTED) from None
         view.end(result)
         if svg is not None:
             write_file(svg, to_svg(run.steps, snapshot, result), "--output")
@@ -116,7 +117,7 @@ def _keep_running(run: DemoRun, view: View, result: DemoResult, signals: SignalF
         while True:
             run.step(0.25)
     except Interrupted:
-        signals.number = 0
+        signals.has_arrived = False
     view.note("Stopping, after the messages in transit have arrived. Ctrl-C again ends it at once.")
     return run.stop_and_count()
 

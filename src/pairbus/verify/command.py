@@ -12,11 +12,12 @@ from typing import Final
 
 import typer
 
+from pairbus.cli.loading import INTERRUPTED
 from pairbus.cli.output import print_json, write_file
 from pairbus.cli.pair.targets import PairOptions, check_distinct, parse_pair
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.shared_options import AS_JSON, flag, flatten_options, option
-from pairbus.cli.signals import EXIT_CODE_OFFSET, Interrupted, SignalFlag
+from pairbus.cli.signals import Interrupted, SignalFlag
 from pairbus.cli.target import Target
 from pairbus.errors import UsageError, check_broker_installed
 from pairbus.spark.session import require_spark
@@ -121,7 +122,7 @@ def verify(
                     page = to_html(result, folder, title=f"pairbus verify {run_name}")
         except Interrupted:
             note("interrupted; all processes have ended")
-            raise typer.Exit(EXIT_CODE_OFFSET + signals.number) from None
+            raise typer.Exit(INTERRUPTED) from None
     if as_json:
         print_json(to_json(result, run=run_name, seed=seed))
     else:
