@@ -6,7 +6,7 @@ Numbers, order, windows of duplicates and crashes: test_queue_model.py.
 import pytest
 
 from pairbus.amqp.codec.sections import message_id, slice_message
-from pairbus.amqp.codec.types import ULong
+from pairbus.amqp.codec.types import Char, ULong
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.messages.lifecycle import PING_CONTENT_TYPE, Settlement
 from tests.broker.world import encoded, queue
@@ -69,6 +69,14 @@ def test_a_message_without_an_id_gets_one_and_keeps_its_other_bytes(world):
 
     assert message_id(slice_message(bare))
     assert bare.endswith(slice_message(encoded(b"body", properties={"a": 1})).bare)
+
+
+def test_half_a_character_is_no_partition_key(make_world):
+    world = make_world(queue(enable_partitioning=True))
+
+    assert world.send(encoded(annotations={"x-opt-partition-key": Char("\ud83d")}))
+
+    assert len(world.receive()) == 1
 
 
 # -- pings ------------------------------------------------------------------------------------

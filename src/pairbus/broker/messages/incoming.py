@@ -18,6 +18,7 @@ from pairbus.amqp.codec.stamp import (
     with_property,
     without_keys,
 )
+from pairbus.amqp.codec.types import Char
 from pairbus.amqp.codec.values import encode
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.broker.entities.descriptions import EntityDescription
@@ -87,7 +88,7 @@ def _read_annotations(one: IncomingMessage) -> None:
             )
         one.due_ms = int(due)
     key = notes.get(_PARTITION_KEY)
-    if isinstance(key, str):
+    if isinstance(key, str) and type(key) is not Char:  # it may be half a character
         one.partition_key = key
     if not _STAMPED_NAMES.isdisjoint(notes):
         # A message that was received and is sent again still has the broker's own annotations.
