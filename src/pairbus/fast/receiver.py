@@ -75,7 +75,7 @@ class Receiver(Attachment[ClientReceiverLink]):
         """Whether messages are in the buffer, or may still come. After `stop`, it is false if the
         service has answered. With receiveAndDelete, it is always true.
         """
-        if self._deletes or self._kept:
+        if self._deletes or self._kept or self._set_aside:
             return True
         link = self._alive()
         return link is not None and bool(link.inbox or link.credit)

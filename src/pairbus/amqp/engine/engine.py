@@ -71,7 +71,7 @@ class Engine:
         self._needed = 0
         self._sessions: dict[int, Session] = {}  # by our channel
         self._by_channel: dict[int, Session] = {}  # by the peer's
-        self._opened = [False, False]  # by us, by the peer
+        self._has_opened = self._peer_has_opened = False
         self._locally_closed = False
         self.is_over = False
         """Nothing more will be read; there may be something left to send."""
@@ -216,7 +216,7 @@ class Engine:
         if code == frames.ATTACH and size > _ATTACH_SIZE_MAX:
             said = f"an attach of {size} bytes; {_ATTACH_SIZE_MAX} are allowed"
             raise FrameError("amqp:resource-limit-exceeded", said)
-        if self._opened[1] == (code == OPEN):
+        if self._peer_has_opened == (code == OPEN):
             said = "a second open" if code == OPEN else f"performative 0x{code:x} before open"
             raise FrameError("amqp:illegal-state", said)
         channel = int.from_bytes(data[at + 6 : at + 8], "big")
@@ -260,7 +260,7 @@ class Engine:
         self._wire.frame_size_max = max(512, min(size, _FRAME_SIZE_MAX))
         self._remote_channel_max = channels
         self._idle.peer_seconds = max(0, idle) / 1000
-        self._opened[1] = True
+        self._peer_has_opened = True
         self.open()
         events.append(Opened(container_id, hostname, frames.string_map(fields[9])))
 
@@ -377,7 +377,7 @@ class Engine:
             return
         if error is not None:
             self.error = error
-        has_opened = self._opened[0] and self._handshake is None
+        has_opened = self._has_opened and self._handshake is None
         self._say_close(error)
         self._locally_closed = True
         # Until the handshake has ended, there is no answer to wait for.
@@ -429,9 +429,9 @@ class Engine:
 
     def open(self) -> None:
         """Client: send open. (A server answers the peer's.) May be called before SASL is over."""
-        if self._opened[0] or self.is_over or self._locally_closed:
+        if self._has_opened or self.is_over or self._locally_closed:
             return
-        self._opened[0] = True
+        self._has_opened = True
         limits = self._wire.limits
         fields: list[Any] = [
             self._container_id,
