@@ -431,12 +431,18 @@ def test_the_counts_hold_while_threads_store_and_delete(opened):
     assert (file.counts.waiting, file.counts.message_bytes) == ({}, 0)
 
 
-def test_storing_takes_no_longer_with_many_messages(opened):
+def test_storing_takes_no_longer_with_many_messages(opened, monkeypatch):
     """No statement reads all rows."""
+    connect, connections = sqlite3.connect, []
+
+    def recorded(*args, **settings):
+        connections.append(connect(*args, **settings))
+        return connections[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", recorded)
     file = opened()
     put(file, "orders", *map(str, range(20_000)))
-    db = file._db
-    assert db is not None
+    [db] = connections
     steps = 0
 
     def count_steps() -> int:

@@ -141,7 +141,7 @@ class World:
         )
         call = SendCall(self.pairing, self.sender, request, timeout)
         try:
-            return run(call.steps(), lambda step: self._perform(call, step))
+            return run(call.steps(), lambda step: self.perform(call, step))
         finally:
             assert not self.sender.lock.is_held, "the lock is released"
             assert not self.lent, "the connection is given back"
@@ -149,7 +149,7 @@ class World:
     def open(self) -> Any:
         return self.send(0)
 
-    def _perform(self, call: SendCall, step: Step) -> Any:
+    def perform(self, call: SendCall, step: Step) -> Any:
         self.steps.append(step)
         script = self.answers.get(type(step), [])
         answer = script.pop(0) if script else None

@@ -39,8 +39,8 @@ class OutboxWorld(World):
         assert self.pairing.outbox is not None
         self.outbox = self.pairing.outbox
 
-    def _perform(self, call: SendCall, step: Step) -> Any:
-        answer = super()._perform(call, step)
+    def perform(self, call: SendCall, step: Step) -> Any:
+        answer = super().perform(call, step)
         if isinstance(step, StoreInOutbox):
             self.outbox.file.put(step.path, step.messages)
         return answer
@@ -293,4 +293,4 @@ def test_an_interrupt_while_it_is_stored_reaches_the_caller(world):
 def send_one(world: OutboxWorld, message: ServiceBusMessage, **settings: Any) -> None:
     request = SendRequest(messages=message, count=1, on_primary=lambda seconds: None, **settings)
     call = SendCall(world.pairing, world.sender, request, None)
-    run(call.steps(), lambda step: world._perform(call, step))
+    run(call.steps(), lambda step: world.perform(call, step))

@@ -131,11 +131,15 @@ def test_a_link_that_cannot_be_opened_keeps_nobody_from_the_primary(
     another.send_messages(ServiceBusMessage("before"))
     ping = fail_over(stage, client, sender)
 
-    def refuse(_: float) -> Any:
-        raise ServiceBusConnectionError(message="refused")
+    open_link = private.open_link
+
+    def refuse_one(each: Any, seconds: float) -> Any:
+        if each is bare(sender):
+            raise ServiceBusConnectionError(message="refused")
+        return open_link(each, seconds)
 
     with monkeypatch.context() as refusing:
-        refusing.setattr(bare(sender), "_open", refuse)
+        refusing.setattr(private, "open_link", refuse_one)
         do(stage, client, ping)
 
     assert client.pairing.status().failed_over == ()
