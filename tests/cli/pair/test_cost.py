@@ -51,7 +51,10 @@ def test_people_get_the_items_their_price_and_possible_savings(pairbus: Run) -> 
 
     assert (done.code, done.err) == (0, "")
     assert lines[0] == "Idle: 80 receives per hour, 1,920 per day, 57,600 in 30 days"
-    counts = "Not included: on a terminal or with --metrics-port, 5,760 counts in 30 days"
+    counts = (
+        "Not included: on a terminal or with --metrics-port, syphons count what is left: "
+        "5,760 operations in 30 days"
+    )
     assert lines[1] == counts
     assert any(line.startswith("direct: sends to the primary 59,666,666 ") for line in lines)
     assert any(line.startswith("pings of 5 entities by 1 client, at most 1,200 ") for line in lines)

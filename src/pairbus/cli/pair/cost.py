@@ -187,7 +187,10 @@ def _run(usage: Usage, *, prices: Path | None, plot: Path | None, as_json: bool)
     )
     if usage.syphons:
         counts = round(usage.syphons * 30 * 24 * 3600 / IDLE_COUNT_SECONDS)
-        print(f"Not included: on a terminal or with --metrics-port, {counts:,} counts in 30 days")
+        print(
+            "Not included: on a terminal or with --metrics-port, syphons count what is left: "
+            f"{counts:,} operations in 30 days"
+        )
     _print_estimate(estimate, format_count(usage.days, "day"))
     _print_savings(savings, price_list.currency)
     if plot is not None:
