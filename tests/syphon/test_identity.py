@@ -91,7 +91,7 @@ def test_a_primary_that_refuses_the_identity_names_the_role_and_loses_nothing(st
     with pytest.raises(NamespaceError) as caught:
         Job(settings, Pickling(), lambda: QUEUES).run(once=True)
     text = str(caught.value)
-    assert text.startswith("the primary localhost refuses the syphon's credentials for 'orders': ")
+    assert text.startswith("the primary localhost refuses the credentials for 'orders': ")
     assert f"The identity of Issuer needs the role {SENDER} (or Data Owner)." in text
     assert stage.free() == ["a"]
 

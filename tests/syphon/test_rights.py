@@ -74,7 +74,7 @@ def test_a_missing_right_is_named_with_its_namespace_and_entity(brokers, right, 
 def test_a_wrong_key_is_found_without_any_entity(brokers):
     bad = Address.from_connection_string(wrong(brokers[0].connection_string))
 
-    with pytest.raises(MissingRight, match=r"the primary localhost:\d+ refuses the syphon's cred"):
+    with pytest.raises(MissingRight, match=r"the primary localhost:\d+ refuses the cred"):
         check_right(bad, "Send", list, role="the primary")
 
     assert "cannot be checked" in check_right(
@@ -134,7 +134,7 @@ def test_a_command_names_a_wrong_key_of_the_primary_while_the_backlog_is_empty(
     assert run(monkeypatch, brokers, *words, primary=text) == 1
 
     said = " ".join("".join(capsys.readouterr()).split())
-    assert "refuses the syphon's credentials" in said
+    assert "refuses the credentials" in said
     assert "Send right" in said
 
 
@@ -155,7 +155,7 @@ def test_a_policy_without_send_is_named_if_a_message_shows_an_entity(
 def test_status_says_what_it_cannot_check_while_the_backlog_is_empty(brokers, monkeypatch, capsys):
     assert run(monkeypatch, brokers, "status", primary="OnlyListen") == 0
     assert (
-        "checked of primary: the key or identity; the Send right cannot be checked before an "
+        "checked on primary: the key or identity; the Send right cannot be checked before an "
         "entity is known\n"
     ) in capsys.readouterr().out
 
@@ -164,7 +164,7 @@ def test_status_says_what_it_cannot_check_while_the_backlog_is_empty(brokers, mo
     assert primary["checked"].startswith("the key or identity; ")
 
     assert run(monkeypatch, brokers, "status") == 0
-    assert "checked of" not in capsys.readouterr().out
+    assert "checked on" not in capsys.readouterr().out
 
 
 def test_status_shows_which_right_is_missing(brokers, monkeypatch, capsys):
@@ -173,7 +173,7 @@ def test_status_shows_which_right_is_missing(brokers, monkeypatch, capsys):
     assert run(monkeypatch, brokers, "status", "--json", primary=text) == 1
     primary = json.loads(capsys.readouterr().out)["namespaces"]["primary"]
     assert primary["reachable"]
-    assert "refuses the syphon's credentials" in primary["error"]
+    assert "refuses the credentials" in primary["error"]
 
 
 # --- a paired client --------------------------------------------------------------------------

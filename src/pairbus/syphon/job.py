@@ -362,7 +362,7 @@ class Job:
             primary, destination = forbidden
             address = self._options.primaries[primary]
             raise NamespaceError(
-                f"the primary {address.host} refuses the syphon's credentials for "
+                f"the primary {address.host} refuses the credentials for "
                 f"{destination.path!r}: {destination.detail}. {address.needs('Send')}. No message "
                 "was lost"
             )

@@ -51,7 +51,7 @@ def check_right(
             if failure_of(error) is not Failure.UNAUTHORIZED:
                 raise
             raise MissingRight(
-                f"{who} refuses the syphon's credentials: {error}. {address.needs(right)}"
+                f"{who} refuses the credentials: {error}. {address.needs(right)}"
             ) from error
         tried = _attach(client, right, list(entities())[:ENTITIES_MAX], who)
     if not tried:
@@ -70,7 +70,7 @@ def _attach(client: FastClient, right: Right, paths: Sequence[str], who: str) ->
     for path, error in zip(paths, errors, strict=True):
         if error is not None and failure_of(error) is Failure.UNAUTHORIZED:
             raise MissingRight(
-                f"the syphon's credentials for {who} lack the {right} right on {path!r}: {error}"
+                f"the credentials for {who} lack the {right} right on {path!r}: {error}"
             ) from error
     return [path for path, error in zip(paths, errors, strict=True) if error is None]
 

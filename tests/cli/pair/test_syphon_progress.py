@@ -73,7 +73,7 @@ def test_the_live_view_shows_what_is_waited_for_why_and_when_the_next_try_is(liv
 
     assert "waiting for the primary contoso, next try in 1h 30m" in text
     assert text.count("and ends") == 2, "the whole reason, of the primary and the destination"
-    assert "checked of contoso: the key or identity" in text
+    assert "checked on contoso: the key or identity" in text
 
 
 def test_the_live_view_shows_when_the_wait_is_over(live, console):

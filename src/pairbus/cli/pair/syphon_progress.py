@@ -140,7 +140,7 @@ def _dead_lettered(receipts: Iterable[Receipt]) -> list[Receipt]:
 def unproven(rights: Mapping[str, str]) -> list[str]:
     """What was checked, if that was not the right itself."""
     return [
-        f"checked of {name}: {text}"
+        f"checked on {name}: {text}"
         for name, text in rights.items()
         if not text.startswith("the Send right on")
     ]
