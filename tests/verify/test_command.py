@@ -86,7 +86,7 @@ def steal(pair, stopping):
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ((), "which pair? Give one --primary and a --secondary, or --local"),
+        ((), "which pair? Put one primary and its secondary into PAIRBUS_PRIMARY"),
         (("--local", "--duration", "1s"), "--duration 1s: must be from 5s to 24h"),
         (("--local", "--drain", "soon"), "--drain"),
         (("--local", "--primary", "a.example"), "--local brings its own pair"),

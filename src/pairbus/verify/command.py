@@ -66,8 +66,8 @@ def verify(
 
     Creates two queues on the primary (which needs the Manage right), sends to them through paired
     clients, receives with the official SDK, drains the backlog, and accounts for every message by
-    its id and checksum. It removes the two queues at the end. Try it on your own pair while nobody
-    needs it, and cause an outage meanwhile.
+    its id and checksum. It removes the two queues at the end. Try it on your own pair, with one
+    primary, while nobody needs it, and cause an outage meanwhile.
 
     Exit codes: 0 nothing was lost, unexpected or damaged, 1 something was, or the run failed, 2
     usage error, 130 interrupted.
@@ -135,7 +135,10 @@ def verify(
 def _given_pair(options: PairOptions) -> Pair:
     targets = parse_pair(options)
     if len(targets.primaries) != 1 or targets.secondary is None:
-        raise UsageError("which pair? Give one --primary and a --secondary, or --local")
+        raise UsageError(
+            "which pair? Put one primary and its secondary into PAIRBUS_PRIMARY and "
+            "PAIRBUS_SECONDARY, or give them with --primary and --secondary, or give --local"
+        )
     check_distinct(targets)
     [(name, primary)] = targets.primaries.items()
     secondary = targets.secondary
