@@ -124,7 +124,7 @@ def test_keys_do_not_show_in_a_traceback() -> None:
         (None, "which namespace?"),
         ("  ", "which namespace?"),
         ("s3cret", "expected a connection string, .* or the host name"),
-        (f"{LOCAL} {AZURE}", "found 2 namespaces; give only one"),
+        (f"{LOCAL} {AZURE}", "found 2 namespaces, separated by spaces; give only one"),
     ],
 )
 def test_an_error_does_not_repeat_the_key(text: str | None, complaint: str) -> None:

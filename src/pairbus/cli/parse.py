@@ -28,7 +28,8 @@ def parse_duration(text: str, option: str) -> timedelta:
         seconds = float(number) * _UNITS[unit.lower()]
         if seconds <= _SECONDS_MAX:
             return timedelta(seconds=seconds)
-    elif text[:1] in ("P", "p"):
+        raise UsageError(f"{option} {text!r} is too long: at most {_SECONDS_MAX / 86400:.0f}d")
+    if text[:1] in ("P", "p"):
         from pairbus.broker.entities.durations import parse_duration as parse_iso_duration
 
         try:

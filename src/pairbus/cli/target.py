@@ -76,7 +76,7 @@ def parse_target(
             f"{ENVIRONMENT}; `pairbus broker` prints a connection string"
         )
     if (count := len(split_targets(text))) > 1:
-        raise UsageError(f"found {count} namespaces; give only one")
+        raise UsageError(f"found {count} namespaces, separated by spaces; give only one")
     try:
         target = Target.parse(text, ca_file=ca_file)
         if target.identity is not None:
