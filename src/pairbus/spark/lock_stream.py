@@ -64,7 +64,7 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = checked_for_reading(schema)
-        self._hold: _HeldBatches | None = None
+        self._held: _HeldBatches | None = None
         # The ends of the last batch that Spark has planned, and of the last one that it got.
         self._planned = self._offered = 0
         # With availableNow: the stream ends after the messages that existed at its start.
@@ -73,7 +73,7 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_done = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_hold": None}
+        return {**self.__dict__, "_held": None}
 
     # -- in the driver's process ------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The numbers of a partitioned entity show no end, so its stream ends when no more messages
         # arrive.
         with contextlib.suppress(PartitionedEntity):
-            self._target = self._held().peeker.end(0)
+            self._target = self._open_held().peeker.end(0)
 
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
         if isinstance(limit, ReadAllAvailable) and self._options.mode == PEEK_LOCK:
@@ -100,41 +100,41 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {_RECEIVED: self._offered}
         # Spark 4.0 and 4.1 pass no start. A batch is done if they have planned it and ask again.
         at = start[_RECEIVED] if start else self._planned
-        hold = self._held()
-        hold.settle_until(at)
+        held = self._open_held()
+        held.settle_until(at)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        found = 0 if self._is_done else self._take(hold, at, most)
+        found = 0 if self._is_done else self._take(held, at, most)
         self._offered = at + found
         return {_RECEIVED: self._offered}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         # After a restart, Spark 4.0 and 4.1 pass the last offset as the start and as the end.
         self._planned = end[_RECEIVED]
-        held = self._held().batches.get(end[_RECEIVED], [])
-        messages = [(one.data, one.lock_token if one.lock_token_bytes else None) for one in held]
+        batch = self._open_held().batches.get(end[_RECEIVED], [])
+        messages = [(one.data, one.lock_token if one.lock_token_bytes else None) for one in batch]
         return [MessagePartition(part) for part in _parts(messages, self._options.partitions)]
 
     def commit(self, end: Offset) -> None:
-        self._held().settle_until(end[_RECEIVED])
+        self._open_held().settle_until(end[_RECEIVED])
 
     def stop(self) -> None:
         """Settles nothing, because it is not known whether the last batch is done."""
-        if self._hold is not None:
-            self._hold.close()
-            self._hold = None
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
-    def _held(self) -> _HeldBatches:
-        if self._hold is None:
-            self._hold = _HeldBatches(self._options)
-        return self._hold
+    def _open_held(self) -> _HeldBatches:
+        if self._held is None:
+            self._held = _HeldBatches(self._options)
+        return self._held
 
-    def _take(self, hold: _HeldBatches, at: int, most: int | None) -> int:
+    def _take(self, held: _HeldBatches, at: int, most: int | None) -> int:
         most = most or self._options.trigger_messages_max or 1
         if not self._ends:
-            return hold.take(at, most, self._options.wait_seconds)
+            return held.take(at, most, self._options.wait_seconds)
         until = time.monotonic() + self._options.locked_wait_seconds
-        while hold.has_messages or self._has_messages_left(hold):
-            found = hold.take(at, most, self._options.wait_seconds)
+        while held.has_messages or self._has_messages_left(held):
+            found = held.take(at, most, self._options.wait_seconds)
             if found:
                 return found
             if self._target is None:
@@ -151,9 +151,9 @@ class LockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_done = True
         return 0
 
-    def _has_messages_left(self, hold: _HeldBatches) -> bool:
+    def _has_messages_left(self, held: _HeldBatches) -> bool:
         """Whether messages from before the start are left. True if that is unknown."""
-        return self._target is None or hold.peeker.has_active_before(self._target)
+        return self._target is None or held.peeker.has_active_before(self._target)
 
     # -- in a task --------------------------------------------------------------------------
 
