@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ import pytest
 from pairbus.broker import Broker
 from pairbus.fast.address import Address
 from pairbus.fast.connection import attach_each
-from pairbus.fast.connection_cache import CLIENTS_MAX, ConnectionCache, EarlyOpening
+from pairbus.fast.connection_cache import CLIENTS_MAX, ConnectionCache
 from pairbus.fast.receiver import Receiver
 from pairbus.fast.token_cache import TokenCache
 from pairbus.syphon.drain import drain
@@ -227,55 +226,3 @@ def test_a_forked_process_leaves_the_connections_to_its_parent(stage, cache):
     assert len(cache) == 0
     assert lease.client.is_open
     lease.client.close()
-
-
-# --- two connections at once ----------------------------------------------------------------------
-
-
-def soon() -> float:
-    return time.monotonic() + 60
-
-
-def test_the_primary_is_opened_while_the_secondary_is(stage):
-    opening = EarlyOpening(client := stage.address(stage.primary).client())
-    opening.start(deadline=soon())
-    assert not opening.wait()
-    assert client.is_open
-    assert not opening.abandon()
-    opening.start(deadline=soon())
-    assert not opening.wait(), "it is open"
-    client.close()
-
-
-def test_a_primary_that_refuses_connections_has_not_timed_out(stage):
-    with stage.primary.faults.unreachable():
-        opening = EarlyOpening(client := stage.address(stage.primary).client())
-        opening.start(deadline=soon())
-        assert not opening.wait()
-        assert not client.is_open
-        client.close()
-
-
-def test_a_primary_that_does_not_answer_is_waited_for_by_nobody(stage):
-    with stage.primary.faults.hang():
-        opening = EarlyOpening(client := stage.address(stage.primary).client())
-        opening.start(deadline=time.monotonic() + 0.05)
-        assert opening.wait()
-        client.close()
-
-        abandoned = EarlyOpening(client := stage.address(stage.primary).client())
-        abandoned.start(deadline=soon())
-        assert abandoned.abandon()
-    assert abandoned.wait() is False
-    with pytest.raises(ValueError, match="is closed"):
-        client.open()
-
-
-def test_a_task_without_messages_does_not_wait_for_a_silent_primary(stage):
-    with stage.primary.faults.hang():
-        began = time.monotonic()
-        drained = stage.drain(open_seconds=60.0)
-        assert time.monotonic() - began < 50
-    assert drained.emptied == tuple(BACKLOGS)
-    assert drained.errors == ()
-    assert not drained.primary_error

@@ -8,7 +8,6 @@ connection never holds up a message.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -119,56 +118,6 @@ class ConnectionCache:
             self._timer = threading.Timer(max(due - self._clock(), 0.0), self.close_idle)
             self._timer.daemon = True  # it ends with the process, and so do the connections
             self._timer.start()
-
-
-class EarlyOpening:
-    """Opens a connection in a thread of its own, while the task opens another one.
-
-    The client is the thread's until `wait` returns.
-    """
-
-    def __init__(self, client: FastClient) -> None:
-        self._client = client
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._is_abandoned = False
-        self._has_timed_out = False
-        self.seconds = 0.0
-        """How long it took."""
-
-    def start(self, *, deadline: float) -> None:
-        """`deadline` (monotonic): the opening ends, and fails, by then."""
-        if not self._client.is_open:
-            self._client.set_deadline(deadline)
-            self._thread = threading.Thread(target=self._open, args=(deadline,), daemon=True)
-            self._thread.start()
-
-    def _open(self, deadline: float) -> None:
-        began = time.monotonic()
-        # The error is not lost: the next call that needs the connection tries again and raises it.
-        with contextlib.suppress(Exception):
-            self._client.open()
-        self.seconds = time.monotonic() - began
-        self._has_timed_out = not self._client.is_open and time.monotonic() >= deadline
-        with self._lock:  # `abandon` comes either before, or finds that the opening has ended
-            self._thread = None
-        if self._is_abandoned:
-            self._client.close()
-
-    def wait(self) -> bool:
-        """Returns whether the namespace has not answered in time."""
-        thread = self._thread
-        if thread is not None:
-            thread.join()
-        return self._has_timed_out
-
-    def abandon(self) -> bool:
-        """Do not wait for a namespace that does not answer: if the opening has not ended yet, the
-        client is closed when it has. Returns whether that is so.
-        """
-        with self._lock:
-            self._is_abandoned = self._thread is not None
-        return self._is_abandoned
 
 
 def _split(leases: list[Lease], count: int) -> tuple[list[Lease], list[Lease]]:
