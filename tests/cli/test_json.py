@@ -34,8 +34,8 @@ COMMANDS = {
 
 
 def test_all_rows_of_the_page_are_tested() -> None:
-    # What `create` and `delete` print is tested in entities/test_commands.py.
-    assert {*ROWS} == {*COMMANDS, "entities create`, `entities delete"}
+    # What `create`, `delete` and `kinds` print is tested with these commands.
+    assert {*ROWS} == {*COMMANDS, "entities create`, `entities delete", "fault kinds"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
