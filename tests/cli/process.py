@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 COMMAND = [sys.executable, "-m", "pairbus"]
@@ -45,6 +46,19 @@ def shell(line: str) -> list[str]:
 
 def in_shell(line: str, **settings: Any) -> subprocess.CompletedProcess[str]:
     return _run(shell(line), **settings)
+
+
+def leftovers(folder: Path) -> tuple[list[bytes], list[Path]]:
+    """What still runs with that folder for temporary files, and what is in there."""
+    mark = f"TMPDIR={folder}".encode()
+    running = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes():
+                running.append((process / "cmdline").read_bytes().replace(b"\0", b" "))
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return running, list(folder.iterdir())
 
 
 def _run(words: list[str], **settings: Any) -> subprocess.CompletedProcess[str]:

@@ -10,11 +10,10 @@ import struct
 import subprocess
 import termios
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.cli.process import COMMAND, finished
+from tests.cli.process import COMMAND, finished, leftovers
 
 SECONDS_MAX = 150
 
@@ -25,19 +24,6 @@ pytestmark = pytest.mark.spark
 def environment(tmp_path):
     """Its temporary files are in a folder of ours, by which its processes are known, too."""
     return os.environ | {"TMPDIR": str(tmp_path)}
-
-
-def leftovers(folder):
-    """What still runs with that folder for temporary files, and what is in there."""
-    mark = f"TMPDIR={folder}".encode()
-    running = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in (process / "environ").read_bytes():
-                running.append((process / "cmdline").read_bytes().replace(b"\0", b" "))
-        except OSError:  # it has ended, or is somebody else's
-            continue
-    return running, list(folder.iterdir())
 
 
 @pytest.mark.req("X-02", "X-10", "F-03", "F-08", "S-01")

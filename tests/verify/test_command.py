@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 
 import pytest
@@ -10,7 +11,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import Broker
-from tests.cli.process import finished
+from tests.cli.process import finished, leftovers, started
 
 SECONDS_MAX = 120
 HERE = "Endpoint=sb://localhost:5672;SharedAccessKeyName=a;SharedAccessKey=b"
@@ -81,6 +82,21 @@ def steal(pair, stopping):
         receiver = client.get_queue_receiver(queues[0], receive_mode=mode, prefetch_count=0)
         while not stopping.is_set() and not receiver.receive_messages(5, max_wait_time=30):
             pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_neither_processes_nor_files(tmp_path, monkeypatch, number):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    with started("verify", "--local", "--no-syphon", "--duration", "60s") as process:
+        while not process.stderr.readline().startswith("sending for 60s"):
+            assert process.poll() is None
+        process.send_signal(number)
+        _, err = process.communicate(timeout=SECONDS_MAX)
+
+    assert process.returncode == 130
+    assert err.endswith("interrupted; all processes have ended\n")
+    assert leftovers(tmp_path) == ([], [])
 
 
 @pytest.mark.parametrize(
