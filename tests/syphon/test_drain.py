@@ -12,7 +12,7 @@ from pyarrow.parquet import ParquetDataset
 from pairbus.broker import Broker, QueueDescription
 from pairbus.client.sdk.messages import diverted
 from pairbus.syphon.backlog_queue import BacklogQueue
-from pairbus.syphon.drain import _Drain, drain
+from pairbus.syphon.drain import drain
 from pairbus.syphon.ledger import FOLDER
 from pairbus.syphon.policy import Condition
 from pairbus.syphon.receipts import ReceiptOutcome
@@ -296,5 +296,7 @@ def _lines(folder):
 def test_a_queue_has_not_ended_while_messages_of_it_wait_to_be_sent(has_messages):
     """Otherwise the task would not sleep until there is room for them."""
     receiver = SimpleNamespace(is_draining=True, has_credit=False, has_messages=has_messages)
+    client = SimpleNamespace(receiver=lambda *_, **__: receiver)
+    queue = BacklogQueue(client, BACKLOG, None, credit=1, bytes_max=1, message_bytes=1)
 
-    assert _Drain._has_ended(SimpleNamespace(receiver=receiver)) is not has_messages
+    assert queue.has_ended is not has_messages

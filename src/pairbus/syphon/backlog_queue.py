@@ -70,12 +70,43 @@ class BacklogQueue:
         self.held_count = 0
         self.held_before = 0
         """How many were held when a message was last settled."""
-        self.empty_since: float | None = None
+        self._silent_since: float | None = None
         self._client = client
         self._report = report
         self._last_number: int | None = None
         """All messages of the queue up to this one were received by this task, or are gone."""
         self._settling: deque[Settling] = deque()
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    def take(self, max_count: int, *, max_bytes: int) -> list[ReceivedMessage]:
+        """See `Receiver.take`."""
+        received = self.receiver.take(max_count, max_bytes=max_bytes)
+        if received:
+            self._silent_since = None
+        return received
+
+    def ask_if_silent(self, *, seconds: float) -> None:
+        """Ask whether the queue is empty if no message has come for this long."""
+        receiver, now = self.receiver, time.monotonic()
+        if receiver.has_messages or not receiver.has_credit:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now
+        elif now - self._silent_since >= seconds:
+            receiver.ask_for_the_rest()
+
+    @property
+    def silent_since(self) -> float | None:
+        """Monotonic: when `ask_if_silent` found it silent; None if it is not, or was asked."""
+        receiver = self.receiver
+        return None if receiver.is_draining or receiver.has_messages else self._silent_since
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the secondary has said that the queue has no more messages now."""
+        receiver = self.receiver
+        return receiver.is_draining and not receiver.has_credit and not receiver.has_messages
 
     # --- order ------------------------------------------------------------------------------------
 

@@ -240,15 +240,9 @@ class _Drain:
         """Waits for both namespaces, until one of them has said something to act on."""
         if not self._active:
             return  # `_end` waits for the remaining answers
-        now = time.monotonic()
-        waits = [
-            queue.empty_since + self._window.empty_seconds - now
-            for queue in self._active
-            if queue.empty_since is not None
-            and not queue.receiver.is_draining
-            and not queue.receiver.has_messages
-        ]
-        seconds = max(min(waits, default=self._window.empty_seconds), 0.0)
+        now, since = time.monotonic(), [queue.silent_since for queue in self._active]
+        silent_since = min([each for each in since if each is not None], default=now)
+        seconds = max(silent_since + self._window.empty_seconds - now, 0.0)
         self._wait_for(self._has_news, seconds)
 
     def _gather(self) -> None:
@@ -279,7 +273,7 @@ class _Drain:
         return (
             any(queue.has_settled for queue in self._queues)
             or self._has_answer()
-            or any(self._has_ended(queue) for queue in self._active if queue not in self._in_flight)
+            or any(queue.has_ended for queue in self._active if queue not in self._in_flight)
             or (
                 self._room > 0
                 and self._has_time()
@@ -293,12 +287,6 @@ class _Drain:
 
     def _has_answer(self) -> bool:
         return any(self._delivery.has_answer(batch) for batch in self._in_flight.values())
-
-    @staticmethod
-    def _has_ended(queue: BacklogQueue) -> bool:
-        """Whether the secondary has said that the queue has no more messages now."""
-        receiver = queue.receiver
-        return receiver.is_draining and not receiver.has_credit and not receiver.has_messages
 
     # --- receiving --------------------------------------------------------------------------------
 
@@ -331,20 +319,19 @@ class _Drain:
         for queue in list(self._active):
             if queue not in self._active:
                 continue  # it was lost together with another one
-            if queue in self._in_flight:
-                self._ask_if_silent(queue)
+            if queue in self._in_flight:  # perhaps its last messages
+                queue.ask_if_silent(seconds=self._window.empty_seconds)
                 continue
             room = self._room
             if queue.receiver.has_messages and (room < 1 or not self._has_time()):
                 continue
             self._active.remove(queue)  # it comes back as the last one, because queues take turns
             try:
-                received = queue.receiver.take(max(room, 1), max_bytes=window.BYTES_MAX // 4)
+                received = queue.take(max(room, 1), max_bytes=window.BYTES_MAX // 4)
             except AzureError as error:
                 self._queue_failed(queue, error)
                 continue
             if received:
-                queue.empty_since = None
                 self._received += len(received)
                 self._active.append(queue)
                 self._start(self._restore(queue, received))
@@ -355,24 +342,14 @@ class _Drain:
         """Whether this task can receive nothing more from the queue. The secondary must say so: it
         may be far away, or busy.
         """
-        if self._has_ended(queue):
+        if queue.has_ended:
             if not queue.held:
                 self._report.emptied.add(queue.name)
             return True
         if self._grants_no_more and not queue.receiver.has_credit:
             return True  # all granted credit is used; there may be more messages
-        self._ask_if_silent(queue)
+        queue.ask_if_silent(seconds=self._window.empty_seconds)
         return False
-
-    def _ask_if_silent(self, queue: BacklogQueue) -> None:
-        """Ask whether the queue is empty, also while its last messages are in flight."""
-        receiver, now = queue.receiver, time.monotonic()
-        if receiver.has_messages or not receiver.has_credit:
-            queue.empty_since = None
-        elif queue.empty_since is None:
-            queue.empty_since = now
-        elif now - queue.empty_since >= self._window.empty_seconds:
-            receiver.ask_for_the_rest()
 
     def _queue_failed(self, queue: BacklogQueue, error: AzureError) -> None:
         self._report.record_error(queue.name, error)
