@@ -85,7 +85,7 @@ def check_send(
     except MissingRight as error:
         return replace(state, error=str(error))
     except AzureError as error:
-        checked = f"nothing: the primary does not answer ({why_unreachable(error)})"
+        checked = f"nothing, because the primary cannot be reached: {why_unreachable(error)}"
     return replace(state, checked=checked)
 
 

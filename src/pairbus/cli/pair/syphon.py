@@ -351,7 +351,7 @@ def _check_rights(options: SyphonOptions, targets: PairTargets, queues: Sequence
             raise
         except AzureError as error:
             unreachable[name] = why_unreachable(error)
-            checked[name] = f"nothing: the primary does not answer ({unreachable[name]})"
+            checked[name] = f"nothing, because the primary cannot be reached: {unreachable[name]}"
     return _Rights(checked=checked, unreachable=unreachable)
 
 
