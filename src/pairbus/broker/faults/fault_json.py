@@ -40,7 +40,7 @@ def from_json(value: object) -> Fault:
         if key in known:
             settings[known[key]] = given
         elif key != "kind":
-            raise ConfigError(f"{name} has no setting {_shown(key)}, but {', '.join(known)}")
+            raise ConfigError(f"{name} has no setting {_shown(key)}; it has {', '.join(known)}")
     try:
         return kind(**settings)
     except ConfigError as error:
