@@ -11,14 +11,17 @@ class ReentrantEvent:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # its lock is reentrant
+        # `with` takes the lock and not the condition, whose `__exit__` is written in Python: a
+        # Ctrl-C at its beginning would leave the lock held.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._is_set = False
 
     def is_set(self) -> bool:
         return self._is_set
 
     def set(self) -> None:
-        with self._changed:
+        with self._lock:
             self._is_set = True
             self._changed.notify_all()
 
@@ -29,5 +32,5 @@ class ReentrantEvent:
         """Returns whether it is set. If a signal handler sets it in the moment in which its thread
         begins to wait, that takes the whole time.
         """
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(self.is_set, seconds)

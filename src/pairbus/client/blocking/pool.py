@@ -35,6 +35,7 @@ class ConnectionPool:
         """`make` makes a sender for a backlog queue; `client` is the secondary's."""
         self._client = client
         self._clock = clock
+        # `with` takes the lock and not the condition, as in `ReentrantEvent`.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._state: PoolState[PromptSender] = PoolState(make)
@@ -58,7 +59,7 @@ class ConnectionPool:
                 self._state.clear(queue)
             self._close_ended()
         deadline, place = self._clock() + seconds, object()
-        with self._changed:
+        with self._lock:
             try:
                 while not self._is_closed:
                     connection = self._state.take(queue, place, call=call)
@@ -72,7 +73,7 @@ class ConnectionPool:
                     self._changed.notify_all()  # the next in line may get another one
 
     def give_back(self, connection: Connection, *, is_usable: bool) -> None:
-        with self._changed:
+        with self._lock:
             is_usable = is_usable and not self._is_closed
             self._state.put_back(connection, is_usable=is_usable, now=self._clock())
             self._changed.notify_all()  # notify all: a single waiter might wait for another queue
@@ -92,7 +93,7 @@ class ConnectionPool:
 
     def drop(self) -> None:
         """Close all connections. A send that is using one of them fails."""
-        with self._changed:
+        with self._lock:
             self._state.clear_all()
             lent = self._state.lent
             self._changed.notify_all()

@@ -196,8 +196,11 @@ class SenderLock:
     def __init__(self, path: str) -> None:
         self._path = path
         self._holder: dict[None, object] = {}  # `setdefault` is the one step
-        self._freed = threading.Condition()
-        self._waiting = 0
+        # `with` takes the lock and not the condition, as in `ReentrantEvent`.
+        self._lock = threading.RLock()
+        self._freed = threading.Condition(self._lock)
+        self.waiting = 0
+        """How many calls wait."""
         self._acquired = 0
 
     def try_acquire(self, holder: object = None) -> bool:
@@ -214,8 +217,8 @@ class SenderLock:
         if self.try_acquire(holder):
             return False
         until = time.monotonic() + seconds
-        with self._freed:
-            self._waiting += 1
+        with self._lock:
+            self.waiting += 1
             try:
                 while not self.try_acquire(holder):
                     left = until - time.monotonic()
@@ -224,7 +227,7 @@ class SenderLock:
                     # Not longer: a Ctrl-C can prevent the notification.
                     self._freed.wait(min(left, LOCK_LOOK_SECONDS))
             finally:
-                self._waiting -= 1
+                self.waiting -= 1
         return True
 
     def release(self, holder: object = None) -> None:
@@ -232,6 +235,6 @@ class SenderLock:
         if holder is not None and self._holder.get(None) is not holder:
             return
         self._holder.clear()
-        if self._waiting:
-            with self._freed:
+        if self.waiting:
+            with self._lock:
                 self._freed.notify()
