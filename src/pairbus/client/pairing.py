@@ -185,25 +185,19 @@ class PairingCore:
     def mark_path_healthy(self, path: str) -> bool:
         """Send the entity's messages to the primary again. False if they already go there."""
         try:
-            with self.decide() as router:
-                is_changed = router.mark_healthy(path, now=self.clock())
-            self.wake()
-            return is_changed
+            with self._lock:
+                is_changed = self._router.mark_healthy(path, now=self.clock())
         except KeyError:
             known = ", ".join(repr(entity.path) for entity in self.status().entities) or "none"
             raise PairingError(
                 f"no sender of this client sends to {path!r}; the entities it knows: {known}",
                 namespace=self.namespace,
             ) from None
+        self.notify_observers()
+        self.wake()
+        return is_changed
 
     # --- for a send -------------------------------------------------------------------------------
-
-    @contextmanager
-    def decide(self) -> Iterator[Router]:
-        """Lends the router, under the lock, for one decision. Then notifies the observers."""
-        with self._lock:
-            yield self._router
-        self.notify_observers()
 
     def notify_observers(self) -> None:
         """Notify the observers of all events since the last call."""
@@ -246,31 +240,35 @@ class PairingCore:
             self._router.ordered.backlog_attempt_ended(path, call, now=self.clock())
 
     def backlog_call_ended(self, path: str, call: object) -> None:
-        with self.decide() as router:
-            router.ordered.backlog_call_ended(path, call, now=self.clock())
+        with self._lock:
+            self._router.ordered.backlog_call_ended(path, call, now=self.clock())
+        self.notify_observers()
 
     def diverted_by(self) -> str | None:
         """The mark for a message that is diverted now. None without ordered failback."""
         return f"{self._token}:{self.clock():.3f}" if self.is_ordered else None
 
     def failed(self, path: str, way: Way, error: BaseException) -> bool:
-        with self.decide() as router:
-            unreachable = is_unreachable(error)
-            plan_again = router.failed(
+        unreachable = is_unreachable(error)
+        with self._lock:
+            plan_again = self._router.failed(
                 path, way, error, now=self.clock(), is_unreachable=unreachable
             )
+        self.notify_observers()
         self.wake()
         return plan_again
 
     def throttled(self, path: str, way: Way, error: BaseException) -> None:
         seconds = self.timing.throttle_wait_seconds
-        with self.decide() as router:
-            router.throttled(path, way, error, wait_seconds=seconds, now=self.clock())
+        with self._lock:
+            self._router.throttled(path, way, error, wait_seconds=seconds, now=self.clock())
+        self.notify_observers()
         self.wake()
 
     def send_failed(self, path: str, causes: Nowhere) -> None:
-        with self.decide() as router:
-            router.send_failed(path, causes, now=self.clock())
+        with self._lock:
+            self._router.send_failed(path, causes, now=self.clock())
+        self.notify_observers()
 
     def causes(self, path: str) -> Nowhere:
         with self._lock:
@@ -354,13 +352,23 @@ class PairingCore:
 
     # --- for the background -----------------------------------------------------------------------
 
+    @contextmanager
+    def decide(self) -> Iterator[Router]:
+        """Lends the router, under the lock, for one decision. Then notifies the observers. Not for
+        a thread of the application: a Ctrl-C between two of its steps would leave the lock held.
+        """
+        with self._lock:
+            yield self._router
+        self.notify_observers()
+
     def wake(self) -> None:
         """Something may be due earlier than the shell's background worker knows."""
 
     def register(self, path: str) -> None:
         """A sender for this entity exists: open a connection to its backlog queue in advance."""
-        with self.decide() as router:
-            queue = router.register(path, now=self.clock())
+        with self._lock:
+            queue = self._router.register(path, now=self.clock())
+        self.notify_observers()
         if self.is_ready_mode and queue is not None and not self.pool.has_ready(queue):
             self.wake()
 
