@@ -24,7 +24,11 @@ _END_SECONDS: Final = 0.5
 class InputOptions:
     """Where the bodies come from."""
 
-    body: str | None = argument("BODY", "Body of the message; - or nothing: stdin.", default=None)
+    body: str | None = argument(
+        "BODY",
+        "Body of the message (default: stdin, if it is no terminal); -: stdin.",
+        default=None,
+    )
     file: list[Path] | None = option(
         "FILE", "File with the body, or with the lines; may be repeated."
     )
