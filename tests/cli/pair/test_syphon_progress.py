@@ -108,6 +108,15 @@ def test_without_a_terminal_a_wait_is_logged_once(capsys):
     assert "unknown number left" in out
 
 
+def test_without_a_terminal_a_round_that_was_cut_short_does_not_speak_of_messages_it_has_not_seen(
+    capsys,
+):
+    PlainProgress().round_ended(round_ended())
+
+    said = "round 1: 0 brought home (0/s); 1 queue not read to the end; 0 in total\n"
+    assert capsys.readouterr().err == said
+
+
 class Counting:
     """A secondary that is counted like by a terminal or by metrics, on a clock of its own."""
 

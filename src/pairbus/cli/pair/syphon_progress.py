@@ -250,8 +250,10 @@ class PlainProgress(Progress):
             parts.append(f"{counts['waiting']:,} wait for their destination")
         if counts["dead_lettered"]:
             parts.append(f"{counts['dead_lettered']:,} dead-lettered")
-        more = f"; more in {format_count(len(ended.pending), 'queue')}" if ended.pending else ""
-        _log(f"{', '.join(parts)}{more}; {self._brought_home:,} in total")
+        text = ", ".join(parts)
+        if ended.pending:
+            text += f"; {format_count(len(ended.pending), 'queue')} not read to the end"
+        _log(f"{text}; {self._brought_home:,} in total")
         self._logged_at, self._unlogged = now, 0
 
     def stopping(self) -> None:
