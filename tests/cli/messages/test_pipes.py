@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +97,77 @@ def test_ctrl_c_loses_nothing_of_what_is_in_a_pipe(
     assert err.decode() == f"pairbus: interrupted, sent {sent:,} messages\n"
     everything = {str(number) for number in range(COUNT)}
     assert {*bodies(pairbus, "a"), *bodies(pairbus, "b")} == everything
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize(
+    ("option", "lines", "part"),
+    [
+        ("--lines", b"1\n2\n", b"part"),
+        ("--json-lines", b'{"body": "1"}\n{"body": "2"}\n', b'{"b'),
+    ],
+)
+def test_ctrl_c_does_not_send_half_a_line(
+    pairbus: Run, option: str, lines: bytes, part: bytes, is_closed: bool
+) -> None:
+    pairbus("receive", "b", "--all", "--wait", "1s", "--json")
+    with started("send", "b", option, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        os.write(process.stdin.fileno(), lines + part)
+        wait_until(lambda: len(bodies(pairbus, "b")) == 2, seconds=SECONDS)
+
+        process.send_signal(signal.SIGINT)
+        if is_closed:  # by the command that writes into it, and got the same Ctrl-C
+            _, err = process.communicate(timeout=SECONDS)
+        else:
+            process.wait(SECONDS)
+            _, err = process.communicate()
+
+    told = f"interrupted, sent 2 messages, without the {len(part)} bytes of an unfinished line"
+    assert (process.returncode, err) == (130, f"pairbus: {told}\n")
+    assert bodies(pairbus, "b") == ["1", "2"]
+
+
+def test_the_last_line_of_a_pipe_needs_no_newline(broker: BrokerProcess, pairbus: Run) -> None:
+    pairbus("receive", "b", "--all", "--wait", "1s", "--json")
+
+    done = in_shell("printf '1\\n2' | pairbus send b --lines")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "sent 2 messages to 'b'\n", "")
+    assert bodies(pairbus, "b") == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        (">&-", "Bad file descriptor"),
+        pytest.param(
+            ">/dev/full",
+            "No space left on device",
+            marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full"),
+        ),
+        ("", "Broken pipe"),
+    ],
+)
+@pytest.mark.parametrize("option", ["", "--json"])
+def test_what_was_accepted_is_said_when_stdout_cannot_be_written_to(
+    pairbus: Run, target: str, reason: str, option: str
+) -> None:
+    pairbus("receive", "b", "--all", "--wait", "1s", "--json")
+    if not target:  # nobody reads it
+        with started("send", "b", "z", *option.split()) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            process.stdout = None
+            _, err = process.communicate(timeout=SECONDS)
+        code = process.returncode
+    else:
+        done = in_shell(f"pairbus send b z {option} {target}")
+        code, err = done.returncode, done.stderr
+
+    told = f"pairbus: cannot write to stdout: {reason}; sent 1 message\n"
+    assert (code, err) == (1, told)
+    assert bodies(pairbus, "b") == ["z"]
 
 
 @pytest.mark.parametrize("command", ["peek", "receive"])

@@ -30,7 +30,7 @@ from pairbus.cli.shared_options import (
 )
 from pairbus.cli.signals import graceful_stop
 from pairbus.cli.target import Target
-from pairbus.errors import NamespaceError, UsageError
+from pairbus.errors import NamespaceError, OutputError, UsageError
 from pairbus.fast.compose import RowError, message_of
 from pairbus.json_style import camel_case_keys
 
@@ -80,7 +80,7 @@ def send(
 
     It returns when the namespace has accepted all of them. If it fails, it says how many were
     accepted. With --json-lines, an option applies to lines that do not set its property. On Ctrl-C,
-    it sends the lines that are in a pipe, and ends. The policy needs the Send right.
+    it sends the whole lines that are in a pipe, and ends. The policy needs the Send right.
 
     Exit codes: 0 success, 1 the namespace refused or did not answer, 2 usage error, 130
     interrupted.
@@ -103,10 +103,16 @@ def send(
         raise UsageError("--message-id is for a single message, and there may be several")
     defaults = _defaults(message, property_ or (), ttl, scheduled, now=datetime.now(UTC))
     sent = _send_all(target, path, source, defaults)
-    if as_json:
-        print_json({"entity": path.entity, "sent": sent})
-    else:
-        print(f"sent {format_count(sent)} to {path.entity!r}")
+    try:
+        if as_json:
+            print_json({"entity": path.entity, "sent": sent})
+        else:
+            print(f"sent {format_count(sent)} to {path.entity!r}")
+        sys.stdout.flush()
+    except (OutputError, BrokenPipeError) as error:
+        is_pipe = isinstance(error, BrokenPipeError)
+        reason = "cannot write to stdout: Broken pipe" if is_pipe else error
+        raise OutputError(f"{reason}; sent {format_count(sent)}") from error
 
 
 def _send_all(target: Target, path: EntityPath, source: InputOptions, defaults: Row) -> int:
@@ -141,13 +147,16 @@ def _send_all(target: Target, path: EntityPath, source: InputOptions, defaults: 
             raise
         raise UsageError(f"{error}; sent {format_count(sent)} before it") from error
     if stop.is_requested:
-        _print_interrupted(sent, 0)
+        _print_interrupted(sent, 0, stdin.unfinished_bytes)
         stop.exit()
     return sent
 
 
-def _print_interrupted(sent: int, in_flight: int) -> None:
+def _print_interrupted(sent: int, in_flight: int, unfinished_bytes: int = 0) -> None:
     doubt = f"; {in_flight:,} more may have arrived" if in_flight else ""
+    if unfinished_bytes:
+        size = format_count(unfinished_bytes, "byte")
+        doubt = f", without the {size} of an unfinished line"
     print(f"pairbus: interrupted, sent {format_count(sent)}{doubt}", file=sys.stderr)
 
 

@@ -103,6 +103,8 @@ class Stdin:
         self._descriptor: int | None = None
         self._has_more = False
         self._is_ending = False
+        self.unfinished_bytes = 0
+        """Of a last line that a signal has cut off, and that is not yielded."""
 
     @property
     def is_pipe_in_use(self) -> bool:
@@ -110,7 +112,7 @@ class Stdin:
         return self._descriptor is not None and not stat.S_ISREG(os.fstat(self._descriptor).st_mode)
 
     def end(self) -> None:
-        """To yield what has arrived, and no more. Called in a signal handler."""
+        """To yield the whole lines that have arrived, and no more. Called in a signal handler."""
         self._is_ending = True
 
     def __iter__(self) -> Iterator[bytes]:
@@ -123,7 +125,10 @@ class Stdin:
                 yield b"".join([*parts, end])
                 parts = []
             parts.append(rest)
-        if last := b"".join(parts):
+        last = b"".join(parts)
+        if self._is_ending:  # whoever writes may have been ended in the middle of the line
+            self.unfinished_bytes = len(last)
+        elif last:
             yield last
 
     def _has_come(self, descriptor: int) -> bool:
