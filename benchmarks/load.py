@@ -24,6 +24,7 @@ from pairbus.amqp.engine import (
     EngineLimits,
     Event,
     Link,
+    SettlementGroup,
     Transferred,
 )
 from pairbus.amqp.outcomes import ACCEPTED, OutcomeKind
@@ -141,10 +142,14 @@ class Receiver(Client):
         self._count = options.count
         self._credit = options.receive
         self._received = self._settled = self._granted = 0
+        self._arrived: list[int] = []
+        self._settling: list[SettlementGroup] = []
         self._barrier: Link | None = None
         self._address = options.receive_from or options.address
         self.link = self._attach("bench-in")
         self.attach(self.link)
+        if self._two_phase:
+            self.link.receive_into(lambda number, tag, data: self._arrived.append(number))
 
     def _attach(self, name: str) -> Link:
         return self.engine.attach_receiver(
@@ -156,26 +161,29 @@ class Receiver(Client):
         )
 
     def received(self, data: bytes) -> None:
-        two_phase, settled = self._two_phase, 0
         for event in self.engine.receive(data):
             if type(event) is Transferred:
                 self._received += 1
-                if two_phase:
-                    event.delivery.update(ACCEPTED)
-                else:
-                    event.delivery.accept()
-                    settled += 1
-            elif type(event) is Disposed:
-                if not event.settled or event.outcome.kind is not OutcomeKind.ACCEPTED:
-                    raise loop.LoadError(f"a settlement was not confirmed: {event.outcome}")
-                settled += len(event.deliveries)
+                event.delivery.accept()
+                self._settled += 1
             elif type(event) is Attached:
                 self.done = event.link is self._barrier
             else:
                 self.check(event)
-        self._settled += settled
-        if two_phase and self._settled >= self._count:
-            self.done = True
+        if self._two_phase:
+            self._settle_in_two_phases()
+
+    def _settle_in_two_phases(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        if arrived:
+            self._received += len(arrived)
+            self._settling.append(self.session.settle(arrived, ACCEPTED))
+        for group in self._settling:
+            if group.refusals:
+                raise loop.LoadError(f"settlements were not confirmed: {group.refusals}")
+        self._settling = [group for group in self._settling if group.left]
+        self._settled = self._received - sum(group.left for group in self._settling)
+        self.done = self._settled >= self._count
 
     def output(self) -> bytes:
         # Credit comes back with the settlement, so that it also bounds what is unsettled.

@@ -237,14 +237,20 @@ def local():
         yield broker.connection_string
 
 
+@pytest.fixture
+def other():
+    with Broker() as broker:
+        yield broker.connection_string
+
+
 @pytest.mark.parametrize("block", cases("sh"))
-def test_a_command_runs(block, shell, local, tmp_path, request):
+def test_a_command_runs(block, shell, local, other, tmp_path, request):
     configs = [b for b in RUN if b.page == block.page and b.language == "json"]
     if configs:
         (tmp_path / "Config.json").write_text(configs[0].text)
 
     for line in block.text.replace("\\\n", " ").splitlines():
-        line = line.replace("$PAIRBUS_SECONDARY", local)
+        line = line.replace("$PAIRBUS_SECONDARY", other)
         words = shlex.split(line, comments=True)
         if not words:
             continue

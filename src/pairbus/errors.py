@@ -65,10 +65,16 @@ def check_installed(part: str, extra: str, *packages: str) -> None:
             raise MissingExtra(part, package=package, extra=extra)
 
 
-def check_broker_installed(part: str) -> None:
-    """The broker, and the commands that start one, say at once which package is missing."""
+def check_broker_installed(part: str, *, has_syphon: bool = False) -> None:
+    """The broker, and the commands that start one, say at once which package is missing.
+
+    `has_syphon`: they also start a syphon, on Spark.
+    """
     packages = ("defusedxml", "httptools", "lark", "starlette", "trustme", "uvicorn", "websockets")
-    check_installed(part, "broker", *packages)
+    if has_syphon:
+        check_installed(part, "broker,spark", *packages, "pyspark")
+    else:
+        check_installed(part, "broker", *packages)
 
 
 class UsageError(PairbusError):

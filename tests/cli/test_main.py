@@ -229,7 +229,7 @@ def test_ctrl_c_ends_a_command_even_if_a_library_swallows_it_while_it_is_loaded(
         ("trustme", ["verify", "--local", "--no-syphon"], "verify --local needs trustme, which is "
          "not installed: pip install 'pairbus[broker]'"),
         ("trustme", ["demo"], "the demo needs trustme, which is not installed: "
-         "pip install 'pairbus[broker]'"),
+         "pip install 'pairbus[broker,spark]'"),
     ],
 )  # fmt: skip
 def test_a_missing_package_is_one_line_that_says_what_to_install(

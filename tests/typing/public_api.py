@@ -67,6 +67,16 @@ def pair() -> ServiceBusClient:
     return primary
 
 
+def in_with_statements() -> None:
+    with ServiceBusClient.from_connection_string(PRIMARY) as client:
+        assert_type(client, ServiceBusClient)
+
+
+async def in_async_with_statements() -> None:
+    async with pairbus.aio.ServiceBusClient.from_connection_string(PRIMARY) as client:
+        assert_type(client, pairbus.aio.ServiceBusClient)
+
+
 def all_options(manager: ServiceBusAdministrationClient) -> PairedNamespaceOptions:
     observer: Observer = watch
     return SendAvailabilityPairedNamespaceOptions(

@@ -70,6 +70,15 @@ def graceful_stop(
             signal.signal(number, handler)
 
 
+def _heeded() -> list[signal.Signals]:
+    """Also that of a terminal that is closed. Under nohup, or in the background of a shell, some
+    signals are ignored: keep that.
+    """
+    return [
+        each for each in (*_SIGNALS, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN
+    ]
+
+
 class Interrupted(Exception):
     """A signal asks the command to end."""
 
@@ -85,13 +94,7 @@ class SignalFlag:
         self.has_arrived = False
 
     def __enter__(self) -> SignalFlag:
-        # Under nohup, or in the background of a shell, some signals are ignored: keep that.
-        heeded = [
-            each
-            for each in (*_SIGNALS, signal.SIGHUP)
-            if signal.getsignal(each) is not signal.SIG_IGN
-        ]
-        self._before = {number: signal.signal(number, self._note) for number in heeded}
+        self._before = {number: signal.signal(number, self._note) for number in _heeded()}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -117,5 +120,5 @@ def stop_on_signal(loop: AbstractEventLoop, stop: Callable[[signal.Signals], Non
         is_stopping = True
         stop(number)
 
-    for number in _SIGNALS:
+    for number in _heeded():
         loop.add_signal_handler(number, handle, number)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from pairbus.cli.pair.targets import ObserveOptions, check_distinct, observe, parse_pair
+from pairbus.cli.pair.targets import ObserveOptions, observe, parse_pair
 from pairbus.cli.parse import parse_positive_duration, parse_timeout
 from pairbus.cli.shared_options import flag, flatten_options, option
 from pairbus.cli.target import is_loopback
@@ -94,9 +94,7 @@ def dashboard(
       pairbus dashboard --host 0.0.0.0 --certificate cert.pem --key key.pem
     """
     check_installed("pairbus dashboard", "dashboard", "nicegui", "uvicorn", "defusedxml")
-    given = parse_pair(pair)
-    check_distinct(given)
-    observed = observe(given, pair)
+    observed = observe(parse_pair(pair), pair)
     price_list = load(prices)
     sources = make_sources(
         observed,

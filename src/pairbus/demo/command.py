@@ -70,8 +70,8 @@ def demo(
     seconds = parse_duration(phase, "--phase").total_seconds()
     if not least <= seconds <= most:
         raise UsageError(f"--phase {phase}: must be from {least:g}s to {most:g}s")
+    check_broker_installed("the demo", has_syphon=True)
     require_spark("the demo")
-    check_broker_installed("the demo")
     if dashboard:
         check_installed("--dashboard", "dashboard", "nicegui", "uvicorn", "defusedxml")
     # The SDK logs each lost connection, and without a handler that goes to stderr.

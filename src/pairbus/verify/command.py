@@ -14,7 +14,7 @@ import typer
 
 from pairbus.cli.loading import INTERRUPTED
 from pairbus.cli.output import print_json, write_file
-from pairbus.cli.pair.targets import PairOptions, check_distinct, parse_pair
+from pairbus.cli.pair.targets import PairOptions, parse_pair
 from pairbus.cli.parse import parse_duration
 from pairbus.cli.shared_options import AS_JSON, flag, flatten_options, option
 from pairbus.cli.signals import Interrupted, SignalFlag
@@ -87,10 +87,10 @@ def verify(
     if report is not None and not os.access(report.parent, os.W_OK):
         raise UsageError(f"--report {report}: cannot write to the folder {report.parent}")
     given = None if local else _given_pair(pair)
+    if local:
+        check_broker_installed("verify --local", has_syphon=not no_syphon)
     if not no_syphon:
         require_spark("verify")
-    if local:
-        check_broker_installed("verify --local")
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     run_name = secrets.token_hex(4)
     logging.getLogger().addHandler(logging.NullHandler())
@@ -139,7 +139,6 @@ def _given_pair(options: PairOptions) -> Pair:
             "which pair? Put one primary and its secondary into PAIRBUS_PRIMARY and "
             "PAIRBUS_SECONDARY, or give them with --primary and --secondary, or give --local"
         )
-    check_distinct(targets)
     [(name, primary)] = targets.primaries.items()
     secondary = targets.secondary
     return Pair(

@@ -96,7 +96,7 @@ def test_it_says_when_each_namespace_is_ready_and_nothing_else(
     assert "SIGTERM: stopping" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_it_cleanly_while_clients_are_connected(
     start: Callable[..., Process], number: signal.Signals
 ) -> None:

@@ -243,7 +243,7 @@ def test_each_message_can_be_written_to_a_file_and_none_is_overwritten(
     assert sorted(file.name for file in folder.iterdir()) == ["1.json", "2.2.json", "2.json"]
     assert json.loads((folder / "2.2.json").read_text())["body"] == "body 1"
     assert (folder / "2.json").read_text() == "mine"
-    more = pairbus("receive", queue, "--wait", "0s", "--output-dir", str(folder), "--json")
+    more = pairbus("receive", queue, "--wait", "0.1s", "--output-dir", str(folder), "--json")
     assert json.loads(more.out) == {"entity": queue, "received": 0, "outputDir": str(folder)}
 
 

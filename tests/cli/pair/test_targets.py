@@ -73,6 +73,7 @@ def test_one_file_is_for_all_primaries_and_several_are_for_one_each(ca_file):
         ({"primary": [EAST, EAST]}, "two primaries have the name 'east'"),
         ({"primary": ["x"]}, "the primary: expected a connection string"),
         ({"secondary": "x"}, "the secondary: expected a connection string"),
+        ({"secondary": EAST}, "primary and secondary are the same namespace, "),
         ({"primary_ca_file": [Path("absent")]}, "the primary: --primary-ca-file absent: cannot be"),
     ],
 )

@@ -25,7 +25,7 @@ from pairbus.cli.messages.message_json import MessageJson
 from pairbus.cli.messages.settlement import SettlementAction, SettlementOptions
 from pairbus.cli.messages.table import print_message
 from pairbus.cli.output import format_count, json_text, print_json, progress, was_or_were
-from pairbus.cli.parse import parse_duration
+from pairbus.cli.parse import parse_positive_duration
 from pairbus.cli.shared_options import (
     AS_JSON,
     ENTITY,
@@ -92,7 +92,7 @@ class AmountOptions:
             raise UsageError("--all and --count cannot be combined")
         if self.watch and (self.is_all or self.wait is not None):
             raise UsageError("--watch waits until Ctrl-C: omit --all and --wait")
-        wait = parse_duration(self.wait or _WAIT, "--wait").total_seconds()
+        wait = parse_positive_duration(self.wait or _WAIT, "--wait")
         if self.watch:
             return self.count, math.inf
         return None if self.is_all else self.count or 1, wait

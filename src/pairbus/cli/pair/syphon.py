@@ -30,7 +30,6 @@ from pairbus.cli.pair.targets import (
     PairOptions,
     PairTargets,
     address_of,
-    check_distinct,
     parse_pair,
     some_entities,
 )
@@ -157,7 +156,6 @@ def _check(targets: PairTargets) -> Target:
                 f"PAIRBUS_{role.upper()}, or give it with --{role}"
             )
     assert targets.secondary is not None
-    check_distinct(targets)
     return targets.secondary
 
 

@@ -136,14 +136,10 @@ def parse_pair(options: PairOptions) -> PairTargets:
     secondary = None
     if options.secondary and options.secondary.strip():
         secondary = _parse(options.secondary, options.secondary_ca_file, SECONDARY)
+        for primary in primaries.values():
+            if primary.address.lower() == secondary.address.lower():
+                raise UsageError(f"primary and secondary are the same namespace, {primary.address}")
     return PairTargets(primaries=primaries, secondary=secondary, names=names or tuple(primaries))
-
-
-def check_distinct(targets: PairTargets) -> None:
-    """Raises UsageError if a primary is also the secondary."""
-    for primary in targets.primaries.values():
-        if targets.secondary and primary.address.lower() == targets.secondary.address.lower():
-            raise UsageError(f"primary and secondary are the same namespace, {primary.address}")
 
 
 def address_of(target: Target) -> Address:

@@ -37,6 +37,10 @@ class ServiceBusClient(azure.servicebus.aio.ServiceBusClient):
         assert isinstance(made, cls)
         return made
 
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        return self
+
     async def pair_namespace(self, options: PairedNamespaceOptions) -> None:
         """Pair this client of the primary with the secondary namespace in the options.
 

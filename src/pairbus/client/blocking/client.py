@@ -34,6 +34,10 @@ class ServiceBusClient(azure.servicebus.ServiceBusClient):
         assert isinstance(made, cls)
         return made
 
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
     def pair_namespace(self, options: PairedNamespaceOptions) -> None:
         """Pair this client of the primary with the secondary namespace in the options.
 
