@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import threading
 
 import pytest
@@ -11,6 +12,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.broker import Broker
+from pairbus.cli.administration import EntityKind, administration
+from pairbus.cli.broker.fault_client import FaultClient
+from pairbus.cli.target import parse_target
 from tests.cli.process import finished, leftovers, started
 
 SECONDS_MAX = 120
@@ -97,6 +101,42 @@ def test_interrupted_it_leaves_neither_processes_nor_files(tmp_path, monkeypatch
     assert process.returncode == 130
     assert err.endswith("interrupted; all processes have ended\n")
     assert leftovers(tmp_path) == ([], [])
+
+
+@pytest.mark.parametrize("fault", [{"kind": "hang"}, {"kind": "unreachable", "mode": "drop"}])
+def test_interrupted_while_the_primary_does_not_answer_it_ends_soon(pair, fault):
+    primary, secondary = pair
+    faults = FaultClient(parse_target(primary.connection_string, primary.ca_file))
+    faults.add(fault)
+    words = "--primary", primary.connection_string, "--secondary", secondary.connection_string
+    try:
+        with started("verify", *words, "--no-syphon", "--duration", "5s") as process:
+            assert process.stderr.readline().startswith("run ")
+            with pytest.raises(subprocess.TimeoutExpired):  # it waits for the primary
+                process.wait(3)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=6)
+    finally:
+        faults.clear_all()
+
+    left, end = err.splitlines()
+    assert (process.returncode, end) == (130, "interrupted; all processes have ended")
+    assert left.startswith("queue 'pairbus-verify-")
+    assert " may be left on the primary, which did not answer; " in left
+
+
+def test_interrupted_on_a_pair_it_deletes_its_queues(pair):
+    primary, secondary = pair
+    words = "--primary", primary.connection_string, "--secondary", secondary.connection_string
+    with started("verify", *words, "--no-syphon", "--duration", "60s") as process:
+        run = process.stderr.readline().removeprefix("run ").partition(",")[0]
+        assert process.stderr.readline().startswith("sending for 60s")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS_MAX)
+
+    assert (process.returncode, err) == (130, "interrupted; all processes have ended\n")
+    with administration(parse_target(primary.connection_string)) as admin:
+        assert not [name for name in admin.names(EntityKind.QUEUE) if run in name]
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,11 @@ from pairbus.errors import UsageError, check_broker_installed
 from pairbus.spark.session import require_spark
 from pairbus.verify.processes import LocalPair
 from pairbus.verify.report import to_html, to_json, to_text
-from pairbus.verify.run import VerifyRun
+from pairbus.verify.run import DELETE_SECONDS_MAX, VerifyRun
 from pairbus.verify.worker import Pair
 
 _SECONDS: Final = (5.0, 86_400.0)
+_INTERRUPTED_SECONDS: Final = 2.0
 
 
 @flatten_options
@@ -116,7 +117,13 @@ def verify(
                 try:
                     result = run.run()
                 finally:
-                    run.close()
+                    # After Ctrl-C, nobody wants to wait long for a primary that hangs.
+                    wait = _INTERRUPTED_SECONDS if signals.has_arrived else DELETE_SECONDS_MAX
+                    for queue in run.close(seconds=wait):
+                        _note(
+                            f"queue {queue!r} may be left on the primary, which did not answer; "
+                            "it is deleted after an hour without use"
+                        )
                 page = ""
                 if report is not None:
                     page = to_html(result, folder, title=f"pairbus verify {run_name}")

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from azure.core.exceptions import AzureError
+from azure.core.exceptions import AzureError, ServiceRequestError
 
 from pairbus.cli.administration import (
+    AccessDenied,
     Administration,
     EntityKind,
     EntityNotFound,
     administration,
+    answer_within,
 )
 from pairbus.cli.entity_path import EntityPath, SubQueue
 from pairbus.cli.message_client import connect, peek_messages
@@ -45,6 +47,10 @@ class RunQueues:
         self._backlog_prefix = f"{pair.primary_name}/x-servicebus-transfer/".lower()
         self.plain = f"pairbus-verify-{run}"
         self.with_sessions = f"{self.plain}-sessions"
+        self._left: list[str] = []
+        """The queues that may be on the primary."""
+        self._lock = threading.Lock()  # while queues are created or deleted
+        self._is_ending = False
 
     def create(self, *, deletes_itself: bool) -> None:
         """`deletes_itself`: nothing stays behind if the run is killed."""
@@ -56,14 +62,39 @@ class RunQueues:
         settings: dict[str, Any] = dict(_SETTINGS)
         if deletes_itself:
             settings["auto_delete_on_idle"] = timedelta(hours=1)
-        with administration(self._primary) as admin:
-            admin.create(EntityKind.QUEUE, (self.plain,), **settings)
-            admin.create(EntityKind.QUEUE, (self.with_sessions,), requires_session=True, **settings)
+        with self._lock, administration(self._primary) as admin:
+            self._create(admin, self.plain, settings)
+            self._create(admin, self.with_sessions, settings | {"requires_session": True})
 
-    def delete(self) -> None:
-        for queue in (self.plain, self.with_sessions):
-            with suppress(Exception), administration(self._primary) as admin:
-                admin.delete(EntityKind.QUEUE, (queue,))
+    def _create(self, admin: Administration, queue: str, settings: dict[str, Any]) -> None:
+        if self._is_ending:
+            return
+        self._left.append(queue)
+        try:
+            admin.create(EntityKind.QUEUE, (queue,), **settings)
+        except NamespaceError as error:
+            # It was refused, or never asked. After any other error, the queue may be there.
+            if isinstance(error, AccessDenied) or isinstance(error.__cause__, ServiceRequestError):
+                self._left.remove(queue)
+            raise
+
+    def delete(self, *, seconds: float) -> list[str]:
+        """Returns those that may be left, because the primary did not answer in this time.
+
+        `create` may still be waiting for an answer, on another thread.
+        """
+        self._is_ending = True
+        if self._left:
+            answer_within(seconds, self._delete)
+        return list(self._left)
+
+    def _delete(self) -> None:
+        with self._lock, administration(self._primary) as admin:
+            for queue in list(self._left):
+                with suppress(NamespaceError):
+                    with suppress(EntityNotFound):
+                        admin.delete(EntityKind.QUEUE, (queue,))
+                    self._left.remove(queue)
 
     # --- counting ---------------------------------------------------------------------------------
 

@@ -5,12 +5,14 @@ The calling thread does everything, and never waits for long, so it reacts to Ct
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pairbus.demo.account import Verdict
 from pairbus.errors import NamespaceError
@@ -20,8 +22,11 @@ from pairbus.verify.processes import LocalPair, RunProcesses, WorkerProcess
 from pairbus.verify.queues import BacklogCurve, RunQueues, Sample
 from pairbus.verify.worker import Assignment, Pair, Role
 
+_Answer = TypeVar("_Answer")
+
 START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 60.0
+DELETE_SECONDS_MAX: Final = 15.0
 LATE_SECONDS: Final = 5.0
 _STEP_SECONDS: Final = 0.05
 _QUIET_SECONDS: Final = 2.0
@@ -93,7 +98,7 @@ class VerifyRun:
         note = self._drain(queues)
         with_end = Journal(self._folder / "end.journal")
         try:
-            queues.read_what_is_left(with_end)
+            self._ask(lambda: queues.read_what_is_left(with_end))
         finally:
             with_end.close()
         return RunResult(
@@ -104,20 +109,25 @@ class VerifyRun:
             note=note,
         )
 
-    def close(self) -> None:
-        """Ends all processes, and removes the two queues."""
+    def close(self, *, seconds: float = DELETE_SECONDS_MAX) -> list[str]:
+        """Ends all processes, and deletes the two queues.
+
+        Returns the queues that may be left, because the primary did not answer in this time.
+        """
+        left: list[str] = []
         if self._queues is not None and self._local is None:
             for worker in self._processes.workers(""):
                 worker.kill()  # otherwise a receiver would complain that its queue has gone
-            self._queues.delete()
+            left = self._queues.delete(seconds=seconds)
         self._processes.close()
+        return left
 
     def _prepare(self) -> RunQueues:
         pair = self._given if self._local is None else self._local.start(self._wait_for)
         assert pair is not None
         self._processes.pair_started(pair)
         self._queues = queues = RunQueues(pair, self._run)
-        queues.create(deletes_itself=self._local is None)
+        self._ask(lambda: queues.create(deletes_itself=self._local is None))
         if self._has_syphon:
             self._processes.start_syphon()
         # An identity's token is for the blocking shell: the asyncio one needs another credential.
@@ -152,6 +162,22 @@ class VerifyRun:
         return Nemesis(self._processes, table, faults, note=self._note)
 
     # --- steps ------------------------------------------------------------------------------------
+
+    def _ask(self, request: Callable[[], _Answer]) -> _Answer:
+        """On a daemon thread, because a namespace may hang: Ctrl-C ends the wait."""
+        answer: Future[_Answer] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(request())
+            except Exception as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        while not wait([answer], _STEP_SECONDS).done:
+            self._check_interrupt()
+        self._check_interrupt()
+        return answer.result()
 
     def _step(self) -> None:
         self._check_interrupt()
@@ -193,7 +219,7 @@ class VerifyRun:
             sizes = self._journal_sizes()
             while time.monotonic() < began + _QUIET_SECONDS:
                 self._step()
-            if self._journal_sizes() == sizes and queues.waiting() == 0:
+            if self._journal_sizes() == sizes and self._ask(queues.waiting) == 0:
                 verdict = judge(read_journals(self._folder), late_seconds=LATE_SECONDS)
                 if not verdict.lost:
                     return ""
