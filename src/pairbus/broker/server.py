@@ -140,7 +140,7 @@ class Server:
 
     @property
     def lacks_certificates(self) -> bool:
-        """Whether certificates belong beside the data, and are not there yet."""
+        """Whether certificates are kept beside the data, and do not exist yet."""
         is_kept = any(options.data is not None for options in self._options)
         return is_kept and not self._certificates.exist
 

@@ -5,11 +5,11 @@ to time, and at the end, many small files are merged into one, and many of those
 day of rounds every other second is some dozens of files (`parquet_files.py`). If a merge is
 interrupted, rows exist twice. Rows have a key (`Receipt.key`), so a reader drops the second copy.
 
-For those who must account for every message, the ledger may also have a line for each of them. A
-task writes the lines of a batch after the primary has acknowledged its messages, and before it
-settles them. So a message that has left the backlog has a line, whatever is killed. A message that
-was not settled goes home again, and then has two lines: it may have arrived twice. A merge of files
-that was interrupted leaves lines twice as well, but these are equal in every column.
+The ledger can also have a line for each message. A task writes the lines of a batch after the
+primary has acknowledged its messages, and before it settles them. So a message that has left the
+backlog has a line, even if a process was killed. A message that was not settled goes home again,
+and then has two lines: it may have arrived twice. An interrupted merge also leaves lines twice, but
+these are equal in every column.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class ParquetLedger:
 
 
 def write_lines(folder: Path, lines: Sequence[MessageLine]) -> list[MessageLine]:
-    """Returns when the lines are on the disk. Returns those that could not be written.
+    """Waits until the lines are on the disk. Returns those that could not be written.
 
     A disk that is full must not hold up messages, so the caller tries these again later.
     """

@@ -26,7 +26,7 @@ class InputOptions:
 
     body: str | None = argument(
         "BODY",
-        "Body of the message (default: stdin, if it is no terminal); -: stdin.",
+        "Body of the message (default: stdin, unless it is a terminal); -: stdin.",
         default=None,
     )
     file: list[Path] | None = option(
