@@ -89,7 +89,7 @@ def measure(work: Callable[[], None], messages: int) -> None:
     """
     print("ready", flush=True)
     if sys.stdin.readline().strip() != "go":
-        raise LoadError("nobody said go")
+        raise LoadError("stdin has no line with go")
     cpu, begun = time.process_time(), time.perf_counter()
     work()
     seconds = time.perf_counter() - begun

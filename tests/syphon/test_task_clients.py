@@ -43,7 +43,7 @@ def test_a_primary_that_refuses_connections_has_not_timed_out(stage):
         client.close()
 
 
-def test_a_primary_that_does_not_answer_is_waited_for_by_nobody(stage):
+def test_nobody_waits_for_a_primary_that_does_not_answer(stage):
     with stage.primary.faults.hang():
         opening = EarlyOpening(client := stage.address(stage.primary).client())
         opening.start(deadline=time.monotonic() + 0.05)

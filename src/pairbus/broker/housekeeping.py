@@ -55,7 +55,7 @@ def _sweep(
     handle: Callable[[Queue, Mailbox, int], bool],
     problem: str,
 ) -> bool:
-    """`handle` returns False for a message that has to wait. Those behind it have their turn."""
+    """`handle` returns False for a message that has to wait. The others are not delayed."""
     ends = time.thread_time() + _SWEEP_SECONDS
     for page in range(SWEEP_PAGES_MAX):
         keys = read(count=SWEEP_COUNT, skip=page * SWEEP_COUNT)
@@ -102,7 +102,7 @@ def _log(error: Exception, queue: Queue, what: str) -> None:
 
 
 def next_deadline_ms(store: Store, directory: Directory, *, now_ms: int) -> int | None:
-    """The next time at which one of the functions above has work. What has to wait has no time."""
+    """The next time at which one of the functions above has work, without overdue work."""
     times = [store.next_due_ms(after_ms=now_ms), store.next_expiry_ms(after_ms=now_ms)]
     for queue in directory:
         if queue.has_deadlines:

@@ -409,7 +409,7 @@ class Namespace:
                 queue.move_deadlines(round(step * 1000))
 
     def _pass_time(self, now_ms: int) -> bool:
-        """Returns whether more of it has to be done at once."""
+        """Returns whether the next tick must continue at once."""
         has_more_due = housekeeping.activate_due_messages(self.store, self.directory, now_ms=now_ms)
         has_more_expired = housekeeping.expire_messages(self.store, self.directory, now_ms=now_ms)
         has_more_locks = housekeeping.expire_locks(self.directory, now_ms=now_ms)

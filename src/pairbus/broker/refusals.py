@@ -58,7 +58,7 @@ class RefusalLog:
         self._period_ends = 0.0
         self._counts = {True: 0, False: 0}
         self._missing_until: dict[tuple[str, str], float] = {}
-        """By address and missing entity: when it has a line again. The oldest first."""
+        """By address and missing entity: when it may be logged again. The oldest first."""
 
     def add(
         self,
@@ -91,7 +91,7 @@ class RefusalLog:
             logger.info("namespace %s refused %s%s: %s", self._namespace, peer, details, text)
 
     def _has_line_already(self, peer: str, entity: str, now: float) -> bool:
-        """An idle syphon asks for each backlog queue that does not exist every five seconds."""
+        """An idle syphon asks every five seconds for each backlog queue that does not exist."""
         key = peer.rpartition(":")[0], entity[:_SHOWN_MAX].lower()
         if now < self._missing_until.get(key, 0.0):
             return True

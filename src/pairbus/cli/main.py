@@ -253,7 +253,7 @@ def usage_text(error: typer.TyperException) -> str:
         if fault["type"] == "value_error":
             return f"{name} {str(fault['ctx']['error']).rstrip('.')}"
     text = error.format_message().rstrip(".")
-    if options := getattr(error, "possibilities", None):  # also some that are hardly like it
+    if options := getattr(error, "possibilities", None):  # some are hardly similar
         text = f"{error.message}{did_you_mean(getattr(error, 'option_name', ''), options)}"
     return text if text.endswith("?") else f"{text}; see --help"
 

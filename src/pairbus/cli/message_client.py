@@ -189,7 +189,7 @@ def error_text(error: AzureError, target: Target, entity: EntityPath, *, right: 
             return f"another receiver holds the session of {entity.description} in {address}"
         case sdk.ServiceBusConnectionError() | sdk.OperationTimeoutError():
             return cannot_reach(target, why_unreachable(error))
-        case sdk.MessageSizeExceededError():  # of our own client, and nothing was sent
+        case sdk.MessageSizeExceededError():  # raised by our own client, before it sends
             return error.message
     answer = _answer(error)
     hint = ""

@@ -91,9 +91,9 @@ def print_table(*parts: Table | str) -> None:
 
 
 def _plain_lines(table: Table) -> Iterator[str]:
-    """For a program that reads them: each row is a line, neither wrapped nor padded.
+    """For a program that reads them: each row is one line, however wide it is.
 
-    rich could print that, too, but not 20,000 rows in a moment.
+    rich could print that, too, but is slow for 20,000 rows.
     """
     from rich.cells import cell_len
 

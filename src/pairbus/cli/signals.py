@@ -71,8 +71,8 @@ def graceful_stop(
 
 
 def _heeded() -> list[signal.Signals]:
-    """Also that of a terminal that is closed. Under nohup, or in the background of a shell, some
-    signals are ignored: keep that.
+    """The signals to handle, with that of a closed terminal. Under nohup, or in the background of
+    a shell, some signals are ignored: keep that.
     """
     return [
         each for each in (*_SIGNALS, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN

@@ -38,7 +38,7 @@ class BacklogConnection(Generic[Sender]):
     idle_since: float = 0.0
     call: ReferenceType[object] | None = None
     """The call that has it. If that is gone, a Ctrl-C has kept it from giving the connection back.
-    None if nothing can.
+    None: it was lent without a call.
     """
 
     @property
@@ -89,8 +89,8 @@ class PoolState(Generic[Sender]):
             if new is None:
                 found.idle.pop()
             return connection
-        # Only who has to wait is in line: an interrupt could leave it there, and the others would
-        # wait for it.
+        # Only a call that has to wait is in line: an interrupt could leave it there, and the others
+        # would wait for it.
         if place is not None and place not in found.waiting:
             found.waiting.append(place)
         return None

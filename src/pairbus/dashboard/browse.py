@@ -120,7 +120,7 @@ class MessageBrowser:
             self._offer(names, self._entity_input.value)
 
     def _names(self) -> list[str]:
-        """Of all that messages can be in, in the chosen namespace."""
+        """Of the entities of the chosen namespace that can hold messages."""
         role = self._role_input.value
         return sorted(
             one.path for one in self._entities if one.role == role and one.kind != "topic"

@@ -37,7 +37,7 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Row:
     key: Any
-    """Of plain values, if the row has a button: it travels to the browser and back."""
+    """If the row has a button, JSON can express it: it is sent to the browser and back."""
     cells: Sequence[Cell | str]
 
 

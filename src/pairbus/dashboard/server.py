@@ -71,7 +71,7 @@ def serve(
             "chain and its key, as PEM files without a password"
         ) from error
     server = uvicorn.Server(config)
-    # The signals are ours: uvicorn would raise them again after it has ended.
+    # This process handles the signals: uvicorn would raise them again after it has ended.
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
     asyncio.run(_run(server, listener, on_ready))
 

@@ -98,7 +98,7 @@ class BacklogQueue:
 
     @property
     def silent_since(self) -> float | None:
-        """Monotonic: when `ask_if_silent` found it silent; None if it is not, or was asked."""
+        """Monotonic: when `ask_if_silent` found it silent; None if it is not, or has been asked."""
         receiver = self.receiver
         return None if receiver.is_draining or receiver.has_messages else self._silent_since
 

@@ -106,7 +106,7 @@ class EarlyOpening:
         """How long it took."""
 
     def start(self, *, deadline: float) -> None:
-        """`deadline` (monotonic): the opening ends, and fails, by then."""
+        """`deadline` (monotonic): if the opening has not ended by then, it fails."""
         if not self._client.is_open:
             self._client.set_deadline(deadline)
             self._thread = threading.Thread(target=self._open, args=(deadline,), daemon=True)
@@ -133,7 +133,7 @@ class EarlyOpening:
 
     def abandon(self) -> bool:
         """Do not wait for a namespace that does not answer: if the opening has not ended yet, the
-        client is closed when it has. Returns whether that is so.
+        client is closed when it has. Returns whether it has not ended yet.
         """
         with self._lock:
             self._is_abandoned = self._thread is not None

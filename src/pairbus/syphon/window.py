@@ -28,8 +28,8 @@ LONG_OPEN_EVERY: Final = 4
 _ROUND_TRIPS: Final = 6
 """The minimum number of round trips to open a connection, with a token and links."""
 # A round begins and ends with some round trips in which little is moved. So if the secondary is far
-# away, a task works longer: by as many times as long as the opening took, but no longer than
-# `FAR_SECONDS`, or if it notices a stop, `FAR_STOPPABLE_SECONDS`.
+# away, a task works longer: by this many times the time that the opening took, but no longer than
+# `FAR_SECONDS`, or `FAR_STOPPABLE_SECONDS` if it notices a stop.
 _OPENINGS: Final = 5
 FAR_SECONDS: Final = 3.0
 FAR_STOPPABLE_SECONDS: Final = 10.0

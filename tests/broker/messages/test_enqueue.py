@@ -71,7 +71,7 @@ def test_a_message_without_an_id_gets_one_and_keeps_its_other_bytes(world):
     assert bare.endswith(slice_message(encoded(b"body", properties={"a": 1})).bare)
 
 
-def test_half_a_character_is_no_partition_key(make_world):
+def test_a_surrogate_is_no_partition_key(make_world):
     world = make_world(queue(enable_partitioning=True))
 
     assert world.send(encoded(annotations={"x-opt-partition-key": Char("\ud83d")}))

@@ -67,7 +67,7 @@ def test_a_condition_is_applied_to_all_messages(pairbus: Run, filled: str) -> No
     assert pairbus("peek", filled, "--where", "absent = 1", "--json") == (0, "", "")
 
 
-def test_a_condition_is_not_true_of_a_message_that_is_not_as_a_broker_wants_it() -> None:
+def test_a_condition_does_not_match_a_message_that_a_broker_cannot_read() -> None:
     properties = {"n": {"type": "int", "value": "5"}}
     data = message_of({"body": b"x", "applicationProperties": properties}, now_ms=0)
     filter = FilterOptions(where="n = 5").parse()
@@ -95,7 +95,9 @@ def test_locked_messages_are_shown(pairbus: Run, namespace: Broker, filled: str)
         receiver.abandon_message(message)
 
 
-def test_a_character_that_stdout_has_not_is_one_line(pairbus: Run, queue: str) -> None:
+def test_a_character_that_stdout_cannot_encode_is_a_one_line_error(
+    pairbus: Run, queue: str
+) -> None:
     pairbus("send", queue, "5 €")
     for command in ("peek", "receive"):
         done = finished(command, queue, env=os.environ | {"PYTHONIOENCODING": "latin-1"})

@@ -415,7 +415,7 @@ def identifier_text(value: Any, name: str = "an id") -> str | None:
     match value:
         case None:
             return None
-        case str() if type(value) is not Char:  # it may be half a character, which is no text
+        case str() if type(value) is not Char:  # a Char may be a surrogate, which is not text
             return f"AMQP_STRING:{value}" if value.startswith("AMQP_") else str(value)
         case UUID():
             return f"AMQP_UUID:{value}"

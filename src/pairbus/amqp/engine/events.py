@@ -97,7 +97,7 @@ class Disposed:
 
     `deliveries` is in the order in which they were sent. A peer may settle many at once.
 
-    If `settled`, both sides have dropped the deliveries, and the handles are dead.
+    If `settled`, both sides have dropped the deliveries, and the handles are no longer valid.
     """
 
     link: Link

@@ -68,7 +68,7 @@ async def create_entity(request: AdminRequest, content: Element) -> Queue:
 
 
 def _first_rule(request: AdminRequest, content: Element) -> RuleDescription:
-    """A subscription may come with it."""
+    """A new subscription has the rule of the request, or else one that matches every message."""
     given = child(content, entity_xml.DEFAULT_RULE)
     now_ms = request.namespace.now_ms()
     if given is None:

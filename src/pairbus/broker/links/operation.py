@@ -1,6 +1,6 @@
-"""What an operation of `$management` is: its context, its right, its body, its reply or refusal.
+"""What the operations of `$management` share: context, right, body, and reply or refusal.
 
-`management.py` and `rule_requests.py` have the operations themselves.
+The operations themselves are in `management.py` and `rule_requests.py`.
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ class ManagementLink(RequestLink):
             text = f"{request.operation!r:.100} is not known to this broker"
             reply(refusal(AmqpError("amqp:not-implemented", text)))
         elif self.connection.namespace.find(self.queue.name) is not self.queue:
-            # It was deleted while the request waited for its turn. What it stores would be lost.
+            # The queue was deleted while the request waited. What is stored in it would be lost.
             reply(refusal(no_entity(self.connection.namespace.name, self.queue.name)))
         elif (error := self._refusal(request.operation, operation, now_ms)) is not None:
             reply(refusal(error))

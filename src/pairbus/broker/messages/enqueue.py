@@ -44,7 +44,7 @@ class DuplicateDetection:
         window_ms = milliseconds(description.duplicate_detection_history_time_window) or 0
         store.remember(mailbox_id, message_id, now_ms + window_ms)
         self._pending.add(message_id)
-        # When its commit has ended, the store knows it. If the commit failed, it is new again.
+        # After the commit, the store knows the id. If the commit failed, the id is new again.
         self._entity.runtime.committer.when_durable(lambda _: self._pending.discard(message_id))
         return False
 

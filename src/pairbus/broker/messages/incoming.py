@@ -88,7 +88,7 @@ def _read_annotations(one: IncomingMessage) -> None:
             )
         one.due_ms = int(due)
     key = notes.get(_PARTITION_KEY)
-    if isinstance(key, str) and type(key) is not Char:  # it may be half a character
+    if isinstance(key, str) and type(key) is not Char:  # a Char may be a surrogate
         one.partition_key = key
     if not _STAMPED_NAMES.isdisjoint(notes):
         # A message that was received and is sent again still has the broker's own annotations.

@@ -33,7 +33,7 @@ def lock_lost(what: str) -> AmqpError:
 
 
 def _nobody_waits(error: AmqpError | None) -> None:
-    """A lock or a message has expired. The committer has logged a failure."""
+    """For changes after an expiry. If one fails, the committer has logged that."""
 
 
 class Queue(Entity):
@@ -284,7 +284,7 @@ class Queue(Entity):
         self.runtime.wake(self, mailbox)
 
     def _may_expire(self, message: Message) -> None:
-        """While a message is locked, its time to live may end without any effect."""
+        """Ask for a tick when it expires. While it was locked, that had no effect."""
         if message.expires_ms is not None:
             self.runtime.expect(message.expires_ms)
 

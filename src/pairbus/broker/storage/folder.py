@@ -9,7 +9,7 @@ from pairbus.errors import StartError
 
 
 def make_folder(folder: Path, *, probe: str) -> None:
-    """Only its owner may read it. `probe`: the name of a file that is created there for a moment.
+    """Only its owner may read a new folder. `probe`: the name of a file to create for a moment.
 
     Raises StartError if nothing can be written there.
     """

@@ -137,8 +137,8 @@ class Reads:
         return [row[0] for row in rows]
 
     def end_of_old_ids(self, *, now_ms: int, count: int) -> int | None:
-        """When the windows of the oldest `count` message ids past theirs have ended; None if there
-        are no such ids.
+        """Takes the `count` oldest message ids whose window has ended, and returns when the last of
+        these windows ended. None if there are none.
         """
         oldest = "SELECT until_ms FROM seen WHERE until_ms <= ? ORDER BY until_ms LIMIT ?"
         return self._first(f"SELECT max(until_ms) FROM ({oldest})", now_ms, count)

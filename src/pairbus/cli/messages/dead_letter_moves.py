@@ -216,7 +216,7 @@ def _resubmit_batch(
         send_batch(sender, [copy for _, copy in ready], target=target, entity=destination)
     except BatchFailed as failed:
         accepted, refusal = failed.accepted, failed
-    # If the process dies here, the messages are in both places. One without a copy must stay.
+    # If the process dies here, the messages are in both places. A message without a copy stays.
     try:
         _complete([ready[index][0] for index in sorted(accepted)], receiver, result)
     except SettleFailed as failed:

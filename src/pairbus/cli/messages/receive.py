@@ -351,7 +351,7 @@ def _write_files(folder: Path, messages: list[MessageJson]) -> None:
 
 
 def _write_file(folder: Path, message: MessageJson) -> None:
-    """Named by the sequence number. Never overwrites a file, and leaves no half of one."""
+    """Named by the sequence number. Never overwrites a file, and leaves no partial one."""
     number = re.sub(r"\W", "_", str(message.get("sequenceNumber")))
     for attempt in counting(1):
         path = folder / (f"{number}.json" if attempt == 1 else f"{number}.{attempt}.json")

@@ -17,7 +17,7 @@ from pairbus.errors import UsageError
 
 _READ_BYTES: Final = 64 * 1024
 _END_SECONDS: Final = 0.5
-"""A command that writes into the pipe gets the same Ctrl-C, and closes it."""
+"""How long to wait after Ctrl-C. The command that writes into the pipe gets it too, and ends."""
 
 
 @option_group
@@ -112,7 +112,7 @@ class Stdin:
         return self._descriptor is not None and not stat.S_ISREG(os.fstat(self._descriptor).st_mode)
 
     def end(self) -> None:
-        """To yield the whole lines that have arrived, and no more. Called in a signal handler."""
+        """Yield the complete lines that have arrived, and no more. Called in a signal handler."""
         self._is_ending = True
 
     def __iter__(self) -> Iterator[bytes]:
@@ -126,16 +126,16 @@ class Stdin:
                 parts = []
             parts.append(rest)
         last = b"".join(parts)
-        if self._is_ending:  # whoever writes may have been ended in the middle of the line
+        if self._is_ending:  # the writer may have been ended in the middle of a line
             self.unfinished_bytes = len(last)
         elif last:
             yield last
 
     def _has_come(self, descriptor: int) -> bool:
-        """Waits. False: it shall end, and nothing has come for a moment."""
+        """Wait for input. False if `end` was called, and nothing has arrived for a moment."""
         while not select.select([descriptor], [], [], _END_SECONDS)[0]:
             if self._is_ending:
-                # Now, and not at the exit: what is written from here on must be an error there.
+                # Close the pipe now, not at the exit: from here on, writing to it must fail.
                 os.dup2(os.open(os.devnull, os.O_RDONLY), descriptor)
                 return False
         return True
