@@ -80,13 +80,16 @@ def test_status_takes_host_names_and_one_token_is_enough(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    logins, ca_file = tmp_path / "logins", str(bearer_broker.ca_file)
+    logins = tmp_path / "logins"
     monkeypatch.setenv(LOG, str(logins))
     log_in("counted")
-    done = pairbus(
-        *("status", "--json", "--secondary", host),
-        *("--primary-ca-file", ca_file, "--secondary-ca-file", ca_file),
-    )
+    options = NamespaceOptions(name="backup", port=0, queues=QUEUES, accepts_bearer=True)
+    with Broker(namespaces=[options]) as backup:
+        done = pairbus(
+            *("status", "--json", "--secondary", f"localhost:{backup.port}"),
+            *("--primary-ca-file", str(bearer_broker.ca_file)),
+            *("--secondary-ca-file", str(backup.ca_file)),
+        )
     assert done.code == 0, done.err
     [backlog] = json.loads(done.out)["backlog"]["queues"]
     assert backlog["queue"] == BACKLOG

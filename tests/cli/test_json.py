@@ -17,7 +17,7 @@ SECTION = PAGE.split("\n## JSON\n", 1)[1].split("\n## ", 1)[0]
 ROWS = dict(re.findall(r"^\| `([^|]+)` \| (.*) \|$", SECTION, re.MULTILINE))
 COMMANDS = {
     "send": "send orders x",
-    "receive --output-dir": "receive orders --wait 0s --output-dir {folder}",
+    "receive --output-dir": "receive orders --wait 0.1s --output-dir {folder}",
     "dead-letters resubmit": "dead-letters resubmit orders",
     "dead-letters purge": "dead-letters purge orders --yes",
     "dead-letters purge --dry-run": "dead-letters purge orders --dry-run",
