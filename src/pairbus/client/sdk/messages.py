@@ -8,10 +8,9 @@ knows nothing of namespaces, senders or states. `batches.py` has what concerns s
 from __future__ import annotations
 
 import calendar
-import copy
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
 from azure.servicebus import ServiceBusMessage
@@ -27,6 +26,7 @@ _SCHEDULE_KEYS: Final = (b"x-opt-scheduled-enqueue-time", "x-opt-scheduled-enque
 _TTL_MS_MAX: Final = 2**32 - 1  # of an AMQP header
 
 Message = ServiceBusMessage | AmqpAnnotatedMessage
+_Copied = TypeVar("_Copied")
 
 
 def id_of(message: Message) -> str:
@@ -50,6 +50,16 @@ def id_of(message: Message) -> str:
     return f"AMQP_STRING:{text}" if text.startswith("AMQP_") else text
 
 
+def _copied(original: _Copied) -> _Copied:
+    """A shallow copy of a message or a section: every message in an outage is copied, and
+    `copy.copy` takes three times as long.
+    """
+    kind = type(original)
+    copied = kind.__new__(kind)
+    copied.__dict__ = vars(original).copy()
+    return copied
+
+
 def scheduled(message: Message, schedule: datetime | None) -> AmqpAnnotatedMessage:
     """A message whose own annotations schedule it, as `schedule_messages` does."""
     raw = raw_of(message)
@@ -57,7 +67,7 @@ def scheduled(message: Message, schedule: datetime | None) -> AmqpAnnotatedMessa
         return raw
     if _milliseconds(schedule) is None:
         raise TypeError(f"schedule_time_utc must be a datetime, not {schedule!r}")
-    copied = copy.copy(raw)
+    copied = _copied(raw)
     annotations = {**(raw.annotations or {}), _SCHEDULE_KEYS[0]: schedule}
     annotations.pop(_SCHEDULE_KEYS[1], None)  # the same key, as text
     copied.annotations = annotations
@@ -78,11 +88,11 @@ def body_bytes(message: AmqpAnnotatedMessage) -> int | None:
 
 def detached(raw: AmqpAnnotatedMessage) -> AmqpAnnotatedMessage:
     """A copy that stays as it is if the application changes its message. A body never changes."""
-    copied = copy.copy(raw)
+    copied = _copied(raw)
     if raw.header is not None:
-        copied.header = copy.copy(raw.header)
+        copied.header = _copied(raw.header)
     if raw.properties is not None:
-        copied.properties = copy.copy(raw.properties)
+        copied.properties = _copied(raw.properties)
     if raw.application_properties:
         copied.application_properties = dict(raw.application_properties)
     if raw.annotations:
@@ -105,7 +115,7 @@ def diverted(
     the primary.
     """
     raw = raw_of(message)
-    copied = copy.copy(raw)
+    copied = _copied(raw)
     session_id = _take_session(copied)
     time_to_live_ms = _take_time_to_live(copied)
     if schedule is not None and _milliseconds(schedule) is None:
@@ -161,7 +171,7 @@ def _take_session(copied: AmqpAnnotatedMessage) -> str | None:
             session_id = session_id.decode()
         except UnicodeDecodeError:
             return None
-    copied.properties = without = copy.copy(properties)
+    copied.properties = without = _copied(properties)
     without.group_id = None
     return session_id
 
@@ -174,12 +184,12 @@ def _take_time_to_live(copied: AmqpAnnotatedMessage) -> int | None:
     if not isinstance(given, (int, float)) or not -256 < given <= _TTL_MS_MAX:
         return None  # the SDK cannot encode it, and raises its own error
     time_to_live_ms = abs(int(given))  # down to -255, the SDK sends it without its sign
-    copied.header = without = copy.copy(header)
+    copied.header = without = _copied(header)
     without.time_to_live = None
     if time_to_live_ms and copied.properties is not None:
         # The SDK derives these from a time to live, also while it sends, and overwrites what the
         # application set.
-        copied.properties = undated = copy.copy(copied.properties)
+        copied.properties = undated = _copied(copied.properties)
         undated.creation_time = undated.absolute_expiry_time = None
     return time_to_live_ms
 
